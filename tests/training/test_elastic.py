@@ -1,6 +1,7 @@
 """Training goes on with the ranks that are left, and takes missing ones back, with the same samples in the same steps."""
 
 import json
+import random
 import re
 import signal
 from collections import defaultdict
@@ -19,18 +20,20 @@ PODS = 4
 
 Finals = dict[int, tuple[str, str]]
 """Digests of the parameters and of the random numbers with which each rank ended."""
+Whole = tuple[Finals, dict[int, list[list[int]]]]
+"""How an undisturbed run ended, and the samples of each of its steps."""
 
 
 @pytest.fixture
 def elastic(job: Job) -> Job:
     """Prepares a job of four pods with one rank each, whose number of ranks may change."""
     job.script, job.arguments, job.pods = SCRIPT, [], PODS
-    job.slow_down(300)
+    job.slow_down(1500)
     return job
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def whole(tmp_path_factory: pytest.TempPathFactory, zygote: Zygote) -> tuple[Finals, dict[int, list[list[int]]]]:
+async def whole(tmp_path_factory: pytest.TempPathFactory, zygote: Zygote) -> Whole:
     """Returns how an undisturbed run of the script ended, and the samples of each of its steps."""
     folder = tmp_path_factory.mktemp("whole")
     peer = GatewayPeer()  # type: ignore[abstract]
@@ -63,9 +66,7 @@ async def lost(elastic: Job, gateway: GatewayPeer, pod: int, *, uuid: str = "att
     return await opened(gateway, pod, uuid=uuid, number=number)
 
 
-async def test_training_goes_on_without_a_pod_that_is_lost(
-    elastic: Job, gateway: GatewayPeer, whole: tuple[Finals, dict[int, list[list[int]]]]
-) -> None:
+async def test_training_goes_on_without_a_pod_that_is_lost(elastic: Job, gateway: GatewayPeer, whole: Whole) -> None:
     """No process takes the lost rank. Another rank computes its share, and the parameters equal those of an undisturbed run."""
     await elastic.start()
     await elastic.reached(3)
@@ -75,5 +76,234 @@ async def test_training_goes_on_without_a_pod_that_is_lost(
     assert (strategy, code) == ("downgrade", 0)
     assert re.fullmatch(r"training goes on after step \d+, with 3 of 4 ranks", info)
     assert await elastic.codes() == {0, -signal.SIGKILL}
-    assert finals(elastic) == {rank: end for rank, end in whole[0].items() if rank != 3}
-    assert samples(elastic) == whole[1]
+    assert is_as_whole(elastic, whole, 3)
+
+
+async def smaller(elastic: Job, gateway: GatewayPeer, *pods: int) -> None:
+    """Loses pods one after the other. Training goes on without each of them."""
+    for number, pod in enumerate(pods, 1):
+        await lost(elastic, gateway, pod, uuid=f"attempt-{number}", number=number)
+        await gateway.smaller(pod, uuid=f"attempt-{number}")
+        assert (await status(gateway, number))[:2] == ("downgrade", 0)
+
+
+def is_as_whole(elastic: Job, whole: Whole, *missing: int) -> bool:
+    """Returns whether the job ended as the undisturbed one with the same samples in each step, but for missing ranks."""
+    ends, drawn = whole
+    return finals(elastic) == {rank: end for rank, end in ends.items() if rank not in missing} and samples(elastic) == drawn
+
+
+async def test_a_second_pod_may_be_lost_while_one_is_missing(elastic: Job, gateway: GatewayPeer, whole: Whole) -> None:
+    """The rank that carries another one's share is lost with it. Others carry both."""
+    await elastic.start()
+    await elastic.reached(3)
+    await smaller(elastic, gateway, 3, 0)
+    assert (await status(gateway, 2))[2].endswith("with 2 of 4 ranks")
+    assert await elastic.codes() == {0, -signal.SIGKILL}
+    assert is_as_whole(elastic, whole, 0, 3)
+
+
+async def test_only_one_rank_may_be_left(elastic: Job, gateway: GatewayPeer, whole: Whole) -> None:
+    """One rank computes all four shares of each batch."""
+    await elastic.start()
+    await elastic.reached(3)
+    await smaller(elastic, gateway, 0, 3, 1)
+    assert await elastic.codes() == {0, -signal.SIGKILL}
+    assert is_as_whole(elastic, whole, 0, 1, 3)
+
+
+@pytest.mark.parametrize("pod", [0, 3])
+async def test_a_missing_pod_comes_back(pod: int, elastic: Job, gateway: GatewayPeer, whole: Whole) -> None:
+    """Its new processes take their rank back from the one that carried its share, random numbers included."""
+    await elastic.start()
+    await elastic.reached(3, rank=1)
+    await smaller(elastic, gateway, pod)
+    await elastic.worker(pod)
+    await gateway.larger(pod)
+    strategy, code, info = await status(gateway, 2)
+    assert (strategy, code) == ("upgrade", 0)
+    assert info.endswith("with 4 of 4 ranks")
+    assert await elastic.codes() == {0, -signal.SIGKILL}
+    assert is_as_whole(elastic, whole)
+
+
+async def test_pods_come_back_in_another_order_than_they_were_lost(elastic: Job, gateway: GatewayPeer, whole: Whole) -> None:
+    """While some ranks are back, others still carry the shares of those that are not."""
+    await elastic.start()
+    await elastic.reached(2, rank=1)
+    await smaller(elastic, gateway, 0, 1)
+    for number, pod in enumerate((1, 0), 3):
+        await elastic.worker(pod, "backup")
+        await gateway.larger(pod, uuid=f"attempt-{number}")
+        assert (await status(gateway, number))[:2] == ("upgrade", 0)
+    assert await elastic.codes() == {0, -signal.SIGKILL}
+    assert is_as_whole(elastic, whole)
+
+
+async def test_a_pod_that_dies_on_its_way_back_costs_nothing(elastic: Job, gateway: GatewayPeer, whole: Whole) -> None:
+    """Its process ends when it has taken the state. Training goes on without it, and a second one comes back."""
+    await elastic.start()
+    await elastic.reached(3, rank=1)
+    await smaller(elastic, gateway, 3)
+    elastic.environment["FAULTS"] = "3:*:joined"
+    await elastic.worker(3)
+    await gateway.larger(3, uuid="attempt-2")
+    strategy, code, info = await status(gateway, 2)
+    assert (strategy, code) == ("upgrade", 406)
+    assert "with 3 of 4 ranks" in info
+    elastic.environment["FAULTS"] = ""
+    await elastic.worker(3)
+    await gateway.larger(3, uuid="attempt-3")
+    assert (await status(gateway, 3))[:2] == ("upgrade", 0)
+    assert 0 in await elastic.codes()
+    assert is_as_whole(elastic, whole)
+
+
+@pytest.mark.parametrize("place", ["between", "backward", "updated", "after"])
+async def test_a_rank_that_carries_a_share_is_replaced_in_its_pod(
+    place: str, elastic: Job, gateway: GatewayPeer, whole: Whole
+) -> None:
+    """Its new process goes on with both shares, wherever in a step the one before it has died."""
+    elastic.environment["FAULTS"] = f"0:12:{place}"
+    await elastic.start()
+    await elastic.reached(3, rank=1)
+    await smaller(elastic, gateway, 3)
+    elastic.hurry()
+    await gateway.report("ReportProcessFault", 2)
+    await opened(gateway, 0, uuid="attempt-2", number=2)
+    await gateway.in_place(0, uuid="attempt-2")
+    assert (await status(gateway, 2))[:2] == ("recover", 0)
+    assert await elastic.codes() == {0, -signal.SIGKILL}
+    assert is_as_whole(elastic, whole, 3)
+
+
+async def test_a_rank_that_carries_a_share_is_taken_by_another_pod(elastic: Job, gateway: GatewayPeer, whole: Whole) -> None:
+    """A backup pod takes the rank, and what another pod has kept of both shares."""
+    await elastic.start()
+    await elastic.reached(3, rank=1)
+    await smaller(elastic, gateway, 3)
+    await lost(elastic, gateway, 0, uuid="attempt-2", number=2)
+    await gateway.elsewhere(0, uuid="attempt-2")
+    await elastic.backup(0)
+    assert (await status(gateway, 2))[:2] == ("recover", 0)
+    assert await elastic.codes() == {0, -signal.SIGKILL}
+    assert is_as_whole(elastic, whole, 3)
+
+
+async def test_a_manager_that_follows_another_one_knows_who_is_missing(elastic: Job, gateway: GatewayPeer, whole: Whole) -> None:
+    """The ranks tell it. It takes the missing rank back."""
+    await elastic.start()
+    await elastic.reached(3, rank=1)
+    await smaller(elastic, gateway, 3)
+    elastic.started["manager"].kill()
+    await elastic.started["manager"].code()
+    await elastic.manager()
+    await gateway.until(lambda: gateway.subscriptions == 2)
+    await elastic.worker(3)
+    await gateway.larger(3)
+    assert (await status(gateway, 2))[:2] == ("upgrade", 0)
+    assert await elastic.codes() == {0, -signal.SIGKILL}
+    assert is_as_whole(elastic, whole)
+
+
+async def test_ranks_that_are_left_save_the_state_of_all(elastic: Job, gateway: GatewayPeer, whole: Whole) -> None:
+    """A last checkpoint of a job with a missing rank has the state of all ranks. The job begins again from it."""
+    await elastic.start()
+    await elastic.reached(3, rank=1)
+    await smaller(elastic, gateway, 3)
+    await lost(elastic, gateway, 0, uuid="attempt-2", number=2)
+    await gateway.dump(uuid="attempt-2")
+    assert (await status(gateway, 2))[:2] == ("dump", 0)
+    await elastic.end()
+    elastic.generation += 1
+    elastic.hurry()
+    await elastic.start()
+    assert 0 in await elastic.codes()
+    assert is_as_whole(elastic, whole)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"MICRO": "3"}, {"VIEWS": "yes"}, {"WORKERS": "1"}], ids=["micro-batches", "views of buckets", "loader workers"]
+)
+async def test_gradients_are_gathered_for_each_share_apart(
+    settings: dict[str, str], elastic: Job, gateway: GatewayPeer, zygote: Zygote, tmp_path: Path
+) -> None:
+    """Several passes of one update, gradients that are views of buckets, and loaders with workers change nothing."""
+    (tmp_path / "beside").mkdir()
+    undisturbed = Job(tmp_path / "beside", zygote, gateway, dict(settings), [], SCRIPT, pods=PODS)
+    await undisturbed.start()
+    assert await undisturbed.codes() == {0}
+    elastic.environment |= settings
+    await elastic.start()
+    await elastic.reached(3, rank=1)
+    await smaller(elastic, gateway, 0)
+    assert await elastic.codes() == {0, -signal.SIGKILL}
+    assert is_as_whole(elastic, (finals(undisturbed), samples(undisturbed)), 0)
+
+
+@pytest.mark.parametrize(
+    ("keeps", "reason"),
+    [
+        ("batches", "rank 0: its data are not divided into shares: session(data=rekindle_training.shares(make_loader))"),
+        ("groups", "rank 0: the script has made 1 process groups of its own"),
+        ("norm", "rank 0: SyncBatchNorm needs the batches of all ranks at once"),
+    ],
+)
+async def test_a_script_that_needs_all_its_ranks_offers_no_smaller_size(
+    keeps: str, reason: str, elastic: Job, gateway: GatewayPeer
+) -> None:
+    """The order is refused with what is missing, and nothing is changed: another strategy is carried out."""
+    elastic.environment["KEEPS"] = keeps
+    await elastic.start()
+    await elastic.reached(3, rank=1)
+    assert await lost(elastic, gateway, 3) == ["recover", "dump", "exit"]
+    await gateway.smaller(3)
+    assert await status(gateway) == ("downgrade", 406, f"the number of ranks cannot change: {reason}")
+    await gateway.elsewhere(3, uuid="attempt-2")
+    await elastic.backup(3)
+    assert (await status(gateway, 2))[:2] == ("recover", 0)
+
+
+async def test_an_order_that_does_not_fit_the_size_is_refused(elastic: Job, gateway: GatewayPeer) -> None:
+    """The answer names the field or the rank. Training goes on as it was."""
+    await elastic.start()
+    await elastic.reached(3, rank=1)
+    await gateway.larger(7, uuid="attempt-1")
+    assert await status(gateway) == ("upgrade", 406, "nodeRankIds: '7' is not one of 0 to 3")
+    await gateway.larger(2, uuid="attempt-2")
+    assert await status(gateway, 2) == ("upgrade", 0, "these ranks are there already")
+    assert await lost(elastic, gateway, 3, uuid="attempt-3") == ["recover", "downgrade", "dump", "exit"]
+    await gateway.smaller(uuid="attempt-3")
+    assert (await status(gateway, 3))[2].startswith("nodeRankIds: no pod is named")
+    await gateway.smaller(2, uuid="attempt-4")
+    assert await status(gateway, 4) == ("downgrade", 406, "rank 3 is gone")
+    await gateway.smaller(0, 1, 2, 3, uuid="attempt-5")
+    assert await status(gateway, 5) == ("downgrade", 406, "no rank would be left to train")
+    await gateway.smaller(3, uuid="attempt-6")
+    assert (await status(gateway, 6))[:2] == ("downgrade", 0)
+    assert 0 in await elastic.codes()
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_no_sample_is_lost_or_seen_twice_whatever_the_size(
+    seed: int, elastic: Job, gateway: GatewayPeer, whole: Whole
+) -> None:
+    """Pods leave and come back at random. Each step has the samples of the undisturbed one, and the parameters are the same."""
+    chance, there, losses = random.Random(seed), set(range(PODS)), 0
+    await elastic.start()
+    await elastic.reached(2)
+    for number in range(1, 6):
+        missing, attempt = sorted(set(range(PODS)) - there), f"attempt-{number}"
+        if missing and (len(there) == 1 or chance.random() < 0.5):
+            there.add(pod := chance.choice(missing))
+            await elastic.worker(pod)
+            await gateway.larger(pod, uuid=attempt)
+            assert (await status(gateway, number))[:2] == ("upgrade", 0)
+        else:
+            there.discard(pod := chance.choice(sorted(there)))
+            losses += 1
+            await lost(elastic, gateway, pod, uuid=attempt, number=losses)
+            await gateway.smaller(pod, uuid=attempt)
+            assert (await status(gateway, number))[:2] == ("downgrade", 0)
+    assert 0 in await elastic.codes()
+    assert is_as_whole(elastic, whole, *(set(range(PODS)) - there))

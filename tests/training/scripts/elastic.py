@@ -1,8 +1,8 @@
 """A training script whose number of ranks may change: its data are shares, and its model is wrapped in DDP.
 
 Each rank writes the samples of each step to `samples/RANK.jsonl` when it has drawn them, so that a repeated step is there twice.
-`FAULTS` are `RANK:STEP:PLACE` with commas between them, in which the rank's process kills itself once. `KEEPS` names what keeps
-the number of ranks fixed: `batches`, `groups`, `hook`, `norm` or `gather`.
+Steps after the first ones take `PACE_MS`. `FAULTS` are `RANK:STEP:PLACE` with commas between them, in which the rank's process
+kills itself once. `KEEPS` names what keeps the number of ranks fixed: `batches`, `groups` or `norm`.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from torch.utils.data.distributed import DistributedSampler
 import rekindle_training
 from rekindle_training.examples.gpt_model import at_least
 
-STEPS, SAMPLES, BATCH = 24, 90, 4
+STEPS, SAMPLES, BATCH, FAST = 24, 90, 4, 3
 PACE = (float(os.environ.get("PACE_MS", "0")), os.environ.get("PACE_FILE", ""))
 FAULTS = {tuple(fault.split(":")) for fault in os.environ.get("FAULTS", "").split(",") if fault}
 KEEPS = os.environ.get("KEEPS", "")
@@ -49,7 +49,7 @@ def make_loader(share: int, shares: int) -> DataLoader[Any]:
 
 def fault(place: str, step: int) -> None:
     struck = folder / f"struck-{rank}-{step}-{place}"
-    if (str(rank), str(step), place) in FAULTS and not struck.exists():
+    if FAULTS & {(str(rank), str(step), place), (str(rank), "*", place)} and not struck.exists():
         struck.touch()
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -73,13 +73,13 @@ data = rekindle_training.batches(make_loader(rank, int(os.environ["WORLD_SIZE"])
 shares: Any = data if KEEPS == "batches" else rekindle_training.shares(make_loader)
 torch.manual_seed(1000 + rank)
 with rekindle_training.session(model, optimizer, state=[scaler], data=shares, checkpoint_every=10) as training:
+    fault("joined", training.step)
     ddp = DistributedDataParallel(model, gradient_as_bucket_view=bool(os.environ.get("VIEWS")), bucket_cap_mb=0.001)
     if KEEPS == "groups":
         dist.new_group([0, 1])
     for step in training.steps(STEPS):
-        with step, at_least(*PACE):
-            if KEEPS != "gather" or step % 2:
-                optimizer.zero_grad()
+        with step, at_least(*PACE) if step > FAST else nullcontext():
+            optimizer.zero_grad(set_to_none=bool(step % 2))
             for micro in range(MICRO):
                 with ddp.no_sync() if micro < MICRO - 1 else nullcontext():
                     for images in drawn(step):
@@ -88,9 +88,8 @@ with rekindle_training.session(model, optimizer, state=[scaler], data=shares, ch
             fault("backward", step)
             scaler.unscale_(optimizer)
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            if KEEPS != "gather" or not step % 2:
-                scaler.step(optimizer)
-                scaler.update()
+            scaler.step(optimizer)
+            scaler.update()
             fault("updated", step)
         fault("after", step)
 

@@ -4,7 +4,7 @@ They are copied where steps add to them, into the memory of the copies of the st
 first backward pass nothing is copied, and where they are zero only that is kept.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from itertools import count
 from typing import Any
@@ -40,6 +40,13 @@ class Gradients:
         """Gradient of each parameter when the step began."""
         self._versions: list[int] = []
         """Change counters of the gradients that were held."""
+        self._dropped: set[int] = set()
+        """Ids of parameters whose gradients the script has dropped in this step, before it added to them.
+
+        DDP may give a parameter the same tensor again.
+        """
+        self._ends: list[tuple[int, ReferenceType[torch.Tensor], int]] = []
+        """First and last parameter with a gradient: id, gradient and change counter when the step began."""
         self._are_copied = False
         self._copies = Copies()
         self._largest: torch.Tensor | None = None
@@ -58,14 +65,28 @@ class Gradients:
         """Returns whether a step adds to the gradients of the step before."""
         return self._use is Use.ADDED
 
-    def dropped(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        """Notes that the script drops gradients. If there are none then, it does so at the beginning of steps."""
+    def dropped(self, parameters: Sequence[torch.nn.Parameter], of: Iterable[torch.nn.Parameter]) -> None:
+        """Notes that the script drops gradients. If there are none then, it does so at the beginning of steps.
+
+        Args:
+            parameters: all parameters.
+            of: those whose gradients it drops.
+        """
+        if all(place in self._dropped or _is_untouched(held, version) for place, held, version in self._ends):
+            self._dropped.update(map(id, of))
         if self._use is Use.UNKNOWN and all(parameter.grad is None for parameter in parameters):
             self._are_dropped_first = True
 
     def remember(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         found = [parameter.grad for parameter in parameters]
         held = [gradient for gradient in found if gradient is not None]
+        self._dropped = set()
+        with_gradient = [place for place, gradient in enumerate(found) if gradient is not None]
+        self._ends = [
+            (id(parameters[place]), ref(gradient), gradient._version)
+            for place in {*with_gradient[:1], *with_gradient[-1:]}
+            if (gradient := found[place]) is not None
+        ]
         self._are_copied = self._use is Use.ADDED or (self._use is Use.UNKNOWN and not self._are_dropped_first)
         self._copies.take(held if self._are_copied else [])
         self._largest = _largest(held) if self._use is Use.ZERO and held else None
@@ -81,7 +102,14 @@ class Gradients:
         if not self._versions or self._use is Use.ADDED:
             return
         pairs = [(old, parameter.grad) for old, parameter in zip(self._held, parameters, strict=False) if old is not None]
-        kept = ((now, then) for (old, now), then in zip(pairs, self._versions, strict=False) if now is not None and now is old())
+        dropped = [
+            id(parameter) in self._dropped for old, parameter in zip(self._held, parameters, strict=False) if old is not None
+        ]
+        kept = (
+            (now, then)
+            for (old, now), then, is_dropped in zip(pairs, self._versions, dropped, strict=False)
+            if now is not None and now is old() and not is_dropped
+        )
         added = any(not is_one_of_several or now._version != then for now, then in kept)
         if not added:
             self._use = Use.DROPPED if self._use is Use.UNKNOWN else self._use
@@ -120,11 +148,16 @@ class Gradients:
             with torch.no_grad():
                 held.zero_() if content is None else held.copy_(content)
             return into
-        if then is None or then is not now:
+        if then is None or then is not now or id(parameter) in self._dropped:
             return None  # dropped by the loop, which drops it again
         if then._version != self._versions[number]:
             raise CannotGoBack("gradients of the step before were added to, for the first time")
         return then
+
+
+def _is_untouched(held: "ReferenceType[torch.Tensor]", version: int) -> bool:
+    gradient = held()
+    return gradient is None or gradient._version == version
 
 
 def _largest(tensors: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -116,7 +116,7 @@ class Attempts:
         self.on_done: list[Callable[[], None]] = []
         """Functions that are called at the end of each step that is done, after its last update."""
         for kind in (torch.optim.Optimizer, torch.nn.Module):
-            _call_before(kind, "zero_grad", self._boundary.drops_gradients)
+            _call_before_of(kind, "zero_grad", self._boundary.drops_gradients)
         for thing in (rank.trained.optimizer, *rank.trained.shared.values()):
             if isinstance(thing, torch.optim.Optimizer):
                 thing.register_step_pre_hook(self._before_torchs)
@@ -617,6 +617,18 @@ def _origin(error: BaseException) -> tuple[str, int] | None:
     """Returns file and line where an error was raised."""
     frames = list(traceback.walk_tb(error.__traceback__))
     return (frames[-1][0].f_code.co_filename, frames[-1][1]) if frames else None
+
+
+def _call_before_of(kind: Any, method: str, hook: Callable[[Any], None]) -> None:
+    """Calls the hook before a method of each object of a class, with that object."""
+    called = getattr(kind, method)
+
+    @wraps(called)
+    def hooked(thing: Any, *args: Any, **keywords: Any) -> Any:
+        hook(thing)
+        return called(thing, *args, **keywords)
+
+    setattr(kind, method, hooked)
 
 
 def _call_before(thing: Any, method: str, hook: Callable[[], None]) -> None:

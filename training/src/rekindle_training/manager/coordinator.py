@@ -87,6 +87,8 @@ class Coordinator:
         alone = self._alone
         await self._membership.until(lambda: self._membership.finished or (alone is not None and alone.over))
         loop_ends.say(self._membership)
+        if isinstance(growth := self._drop(), Growth):
+            growth.stop("training is complete")
         if alone is None:
             await asyncio.wait({counting})
         if self._recovering is not None:

@@ -207,6 +207,8 @@ class Without(Nobody):
     @property
     def ranks(self) -> frozenset[int]:
         self._refuse(self._membership.vacant - self._leaving)
+        if self._membership.present <= self._leaving:
+            raise CannotRepair("no rank would be left to train")
         return frozenset()
 
     @property

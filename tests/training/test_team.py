@@ -1,0 +1,69 @@
+"""Which rank carries whose share when ranks leave and come back."""
+
+import random
+
+import pytest
+
+from rekindle_training.adapter.team import Team
+from rekindle_training.manager.replacements import CannotRepair
+from rekindle_training.manager.team import sent, with_, without
+from rekindle_wire.training_pb2 import Share
+
+
+def test_the_share_of_a_rank_goes_to_the_rank_with_the_fewest() -> None:
+    """The lowest of several is taken. A rank that leaves hands over what it has carried as well."""
+    assert without((0, 1, 2, 3), {3}) == (0, 1, 2, 0)
+    assert without((0, 1, 2, 0), {1}) == (0, 2, 2, 0)
+    assert without((0, 2, 2, 0), {2}) == (0, 0, 0, 0)
+
+
+def test_the_first_rank_carries_the_first_share() -> None:
+    """Wrappers take buffers from the first rank of their group, which at full size is rank 0."""
+    assert without((0, 1, 2, 3), {0}) == (1, 1, 2, 3)
+    assert without((1, 1, 2, 3), {1}) == (2, 3, 2, 3)
+    assert with_((2, 3, 2, 3), {1}) == (1, 1, 2, 3)
+
+
+def test_no_rank_may_be_left() -> None:
+    """At least one rank trains."""
+    with pytest.raises(CannotRepair, match="no rank would be left to train"):
+        without((0, 1), {0, 1})
+
+
+def test_a_rank_is_sent_what_it_does_not_have() -> None:
+    """Its holder is the missing rank itself, or the rank that has carried its share."""
+    own, carried = Share(share=3, holder=3, own_state=b"3"), Share(share=3, holder=0, own_state=b"0")
+    at_first = sent((0, 1, 2, 0), (0, 1, 2, 3), {0: (), 1: (), 2: ()}, {3: b"3"})
+    assert at_first == {0: [own]}
+    assert sent((0, 1, 2, 0), (0, 1, 2, 0), {0: (3,), 1: (), 2: ()}, {}) == {}
+    assert sent((1, 1, 2, 1), (0, 1, 2, 0), {1: (), 2: ()}, {0: b"0"}) == {1: [Share(share=0, holder=0, own_state=b"0"), carried]}
+
+
+def test_the_state_of_a_share_must_be_somewhere() -> None:
+    """The message names the rank whose state is lost."""
+    with pytest.raises(CannotRepair, match="no process has the random numbers and the data position of rank 3"):
+        sent((0, 1, 2, 0), (0, 1, 2, 3), {0: (), 1: (), 2: ()}, {1: b"1"})
+
+
+def test_a_rank_that_comes_back_is_sent_its_own_share() -> None:
+    """The rank that has carried it sends what it has."""
+    assert sent((0, 1, 2, 3), (0, 1, 2, 0), {0: (3,), 1: (), 2: (), 3: ()}, {0: b"0"}) == {
+        3: [Share(share=3, holder=0, own_state=b"0")]
+    }
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_each_share_is_carried_once_whatever_leaves_and_comes_back(seed: int) -> None:
+    """Ranks that train carry their own share, and the first one carries the first share."""
+    chance, ranks = random.Random(seed), 8
+    carriers = tuple(range(ranks))
+    for _ in range(200):
+        there, missing = sorted(set(carriers)), sorted(set(range(ranks)) - set(carriers))
+        if missing and (len(there) == 1 or chance.random() < 0.5):
+            carriers = with_(carriers, chance.sample(missing, chance.randint(1, len(missing))))
+        else:
+            carriers = without(carriers, chance.sample(there, chance.randint(1, len(there) - 1)))
+        team = Team.of(carriers, ranks)
+        assert sorted(share for rank in team.members for share in team.shares(rank)) == list(range(ranks))
+        assert all(rank in team.shares(rank) for rank in team.members)
+        assert carriers[0] == team.members[0]
