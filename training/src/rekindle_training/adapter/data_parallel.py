@@ -6,7 +6,7 @@ wrap their models with the layout that training has. DDP would change the layout
 before the agreement of the step that found it, so that all ranks have the new layout or none has.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
@@ -98,10 +98,11 @@ class DataParallel:
         DistributedDataParallel.register_comm_hook = registered  # type: ignore[method-assign,assignment]
 
     @contextmanager
-    def passes(self, share: int, *, sums: bool) -> Iterator[None]:
+    def passes(self, share: int, go_on: Callable[[], bool], *, sums: bool) -> Iterator[None]:
         """Keeps the gradients of passes inside the block apart from those of other shares.
 
         Args:
+            go_on: returns whether the step has not been given up meanwhile. Otherwise the session puts the flags back.
             sums: True for the last share of a rank. Its last pass sums the gradients of all shares, unless the script has said
                 that further passes follow (`no_sync`).
         """
@@ -120,8 +121,9 @@ class DataParallel:
             with self.sums.share(share, parameters):
                 yield
         finally:
-            for ddp, before in zip(ddps, flags, strict=True):
-                ddp.require_backward_grad_sync = before
+            if go_on():
+                for ddp, before in zip(ddps, flags, strict=True):
+                    ddp.require_backward_grad_sync = before
 
     @property
     def count(self) -> int:

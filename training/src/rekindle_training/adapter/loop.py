@@ -68,7 +68,9 @@ class Training:
         self._loss, self._loss_due = ReportedLoss(), False
         """Losses of the script, and True if the next step is the first one after a recovery."""
         self._attempts.on_repeat.append(self._loss.drop)
-        self._playing = rank.playing()
+        if (playing := rank.playing()) is not None:
+            self._attempts.on_repeat.append(playing.drop)
+        self._playing = playing
         self._total = 0
         self._called: list[tuple[int, Callable[[int], object]]] = []
         self._calls_due = self._calls_unsure = False

@@ -173,13 +173,13 @@ class Membership:
             StateMismatch: nobody has sent the state of a share that it is to carry.
         """
         rank, trained = self._rank, self._rank.trained
-        mine = rank.communicator.team.shares(self._number)
+        others = set(rank.communicator.team.shares(self._number)) - {self._number}
         given = _shares(wish)
-        if mine == (self._number,) and not trained.carried:
+        if not (others or trained.carried):
             return
-        if missing := sorted(set(mine) - {self._number} - trained.carried.keys() - given.keys()):
+        if missing := sorted(others - trained.carried.keys() - given.keys()):
             raise StateMismatch(f"nobody has sent the state of rank {missing[0]}, whose share this rank is to carry")
-        for share, then in shared_out(trained, rank.shares, mine, given).items():
+        for share, then in shared_out(trained, rank.shares, others, given).items():
             rank.peer_backup.keep(share, rank.gate.completed, then.pickled)
         self._attempts.forget_tries()
         self._attempts.leave_own(rank.gate.completed)

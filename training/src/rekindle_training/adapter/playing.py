@@ -4,7 +4,7 @@ A carried share is computed as its rank would: with that rank's random numbers, 
 """
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -22,6 +22,8 @@ class Playing:
 
     def __init__(self, trained: Trained, shares: Shares, wrappers: DataParallel, rank: int, team: Callable[[], Team]) -> None:
         self._trained, self._shares, self._wrappers, self._rank, self._team = trained, shares, wrappers, rank, team
+        self._turn = object()
+        """Identity of the latest pass over the batches of a step. What an earlier one leaves undone counts no more."""
 
     def batches(self) -> Iterator[Any]:
         """Yields the next batch of each share of this rank, in the order of shares. Gradients of the batches are summed by DDP
@@ -30,13 +32,21 @@ class Playing:
         if shares == (self._rank,):
             yield next(self._shares.of(self._rank))
             return
+        turn = self._turn = object()
         for share in shares:
-            with self._as(share), self._wrappers.passes(share, sums=share == shares[-1]):
+            with self._as(share, turn), self._wrappers.passes(share, lambda: self._turn is turn, sums=share == shares[-1]):
                 yield next(self._shares.of(share))
 
+    def drop(self) -> None:
+        """Gives up the pass that is going on: the step is repeated, and begins with the state that the session puts back."""
+        self._turn = object()
+
     @contextmanager
-    def _as(self, share: int) -> Iterator[None]:
-        """Makes this process the rank of a share inside the block, as far as its random numbers, data and buffers go."""
+    def _as(self, share: int, turn: object) -> Iterator[None]:
+        """Makes this process the rank of a share inside the block, as far as its random numbers, data and buffers go.
+
+        A generator that a failed step has left may be closed at any later time. Nothing is put back then.
+        """
         if share == self._rank:
             yield
             return
@@ -46,7 +56,8 @@ class Playing:
             yield
             self._trained.carried[share] = self._taken(share)
         finally:
-            self._put(self._rank, mine)
+            if self._turn is turn:
+                self._put(self._rank, mine)
 
     def _taken(self, share: int) -> Own:
         return own.take(self._shares.of(share), self._trained.accelerator, self._trained.own_buffers.take())
@@ -58,21 +69,17 @@ class Playing:
         self._trained.own_buffers.put(then.described, then.buffers)
 
 
-def shared_out(trained: Trained, shares: Shares | None, mine: tuple[int, ...], given: dict[int, Own]) -> dict[int, Own]:
+def shared_out(trained: Trained, shares: Shares | None, others: Collection[int], given: Mapping[int, Own]) -> dict[int, Own]:
     """Gives this rank the shares that it is to carry in a generation, and returns the state of those that it carries no more.
 
     Args:
-        mine: all shares of this rank in that generation.
+        others: ranks whose shares it carries in that generation.
         given: state of shares that it has not carried yet.
-
-    Raises:
-        KeyError: the state of one of them is missing.
     """
     before = dict(trained.carried)
     trained.carried.clear()
-    for share in mine:
-        if share in before or share in given:
-            trained.carried[share] = replace(given[share] if share in given else before[share], carried=())
+    for share in sorted(others):
+        trained.carried[share] = replace(given[share] if share in given else before[share], carried=())
     if shares is not None:
         shares.close(trained.carried.keys())
     return {share: then for share, then in before.items() if share not in trained.carried}
