@@ -1,0 +1,49 @@
+"""Table of what each mode of the ladder would cost, as a part of `rekindle explain JOB`."""
+
+from rekindle.cli.output import print_columns
+from rekindle.cli.terminal import console
+from rekindle.model.mode import Mode
+from rekindle.policy.modes.costs import Cost, Costs
+
+UNKNOWN = "unknown"
+HEADER = ("mode", "possible", "training stands", "steps again", "time lost", "accelerator seconds", "based on")
+
+
+def show_costs(found: Costs) -> None:
+    """Prints the estimated costs, and what they are based on."""
+    _say(f"what each mode would cost now, as an estimate: ranks: {found.ranks}, {_step(found)}, standbys ready: {found.standbys}")
+    print_columns(HEADER, [_cells(cost) for cost in found.modes])
+    _say(f"a {Mode.DYING_GASP} adds its time to the restart that follows, which then executes no step again")
+
+
+def _step(found: Costs) -> str:
+    if found.step_seconds is None:
+        return f"time of a step: {UNKNOWN}"
+    return f"time of a step: {found.step_seconds:.3f} s (steps counted: {found.step_samples})"
+
+
+def _cells(cost: Cost) -> tuple[str, ...]:
+    return (
+        cost.mode,
+        "no" if cost.against else "yes",
+        _number(cost.stands, " s"),
+        UNKNOWN if cost.steps is None else f"{cost.steps:g}",
+        _number(cost.seconds, " s"),
+        _number(cost.accelerator_seconds),
+        "; ".join(_basis(cost)),
+    )
+
+
+def _basis(cost: Cost) -> list[str]:
+    spread = f", from {cost.least:.2f} to {cost.most:.2f} s" if cost.samples > 1 else ""
+    steps = f"steps: {cost.steps_source}" if cost.steps_source else ""
+    failed = f"failed: {cost.failed}" if cost.failed else ""
+    return [words for words in (f"{cost.source}{spread}", steps, failed) if words]
+
+
+def _number(value: float | None, unit: str = "") -> str:
+    return UNKNOWN if value is None else f"{value:.2f}{unit}"
+
+
+def _say(words: str) -> None:
+    console.print(words, markup=False, highlight=False, soft_wrap=True)
