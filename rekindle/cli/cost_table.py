@@ -3,7 +3,7 @@
 from rekindle.cli.output import print_columns
 from rekindle.cli.terminal import console
 from rekindle.model.mode import Mode
-from rekindle.policy.modes.costs import Cost, Costs
+from rekindle.policy.modes.costs import GIB, Cost, Costs
 
 UNKNOWN = "unknown"
 HEADER = ("mode", "possible", "training stands", "steps again", "time lost", "accelerator seconds", "based on")
@@ -11,15 +11,16 @@ HEADER = ("mode", "possible", "training stands", "steps again", "time lost", "ac
 
 def show_costs(found: Costs) -> None:
     """Prints the estimated costs, and what they are based on."""
-    _say(f"what each mode would cost now, as an estimate: ranks: {found.ranks}, {_step(found)}, standbys ready: {found.standbys}")
+    _say(f"what each mode would cost now, as an estimate: {', '.join(_measured(found))}")
     print_columns(HEADER, [_cells(cost) for cost in found.modes])
     _say(f"a {Mode.DYING_GASP} adds its time to the restart that follows, which then executes no step again")
 
 
-def _step(found: Costs) -> str:
-    if found.step_seconds is None:
-        return f"time of a step: {UNKNOWN}"
-    return f"time of a step: {found.step_seconds:.3f} s (steps counted: {found.step_samples})"
+def _measured(found: Costs) -> tuple[str, ...]:
+    """Returns what the estimates are computed from."""
+    step = UNKNOWN if found.step_seconds is None else f"{found.step_seconds:.3f} s (mean of {found.step_samples})"
+    state = UNKNOWN if found.state_bytes is None else f"{found.state_bytes / GIB:.3f} GiB"
+    return (f"ranks: {found.ranks}", f"a step: {step}", f"state of a rank: {state}", f"standbys ready: {found.standbys}")
 
 
 def _cells(cost: Cost) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle.ids import Updates
-from rekindle.model.account import Stretch, TimeReport
+from rekindle.model.account import Holding, Stretch, TimeReport
 from rekindle.model.cluster import Condition
 from rekindle.model.fault import WATCHER, Decided, Sighting
 from rekindle.model.keys import HEALTH, RECOVER_STRATEGY
@@ -169,7 +169,7 @@ async def test_each_mode_of_a_job_is_explained_with_its_cost(temporal: WorkflowE
         assert code == 0, words
         at = next(number for number, line in enumerate(words.splitlines()) if line.startswith("what each mode would cost now"))
         head, titles, *rows = words.splitlines()[at : at + 2 + len(LADDER)]
-        assert head.endswith("ranks: 4, time of a step: unknown, standbys ready: 0")
+        assert head.endswith("ranks: 4, a step: unknown, state of a rank: unknown, standbys ready: 0")
         assert titles.split("  ")[0] == "mode"
         cells = {row[: titles.index("possible")].strip(): row.split() for row in rows}
         assert list(cells) == [row.mode.value for row in LADDER]
@@ -177,15 +177,16 @@ async def test_each_mode_of_a_job_is_explained_with_its_cost(temporal: WorkflowE
         assert cells["job rescheduling"][2:7] == ["yes", "unknown", "unknown", "unknown", "unknown"]
 
         now = Stretch(began=NOW.timestamp(), ended=NOW.timestamp() + 20, steps=10)
-        await world.tell(Updates.TIME, TimeReport(step=10, ranks=4, now=now))
+        holding = Holding(state_bytes=2**29, checkpoint_every=4)
+        await world.tell(Updates.TIME, TimeReport(step=10, ranks=4, now=now, holding=holding))
         await world.fault(sub_health())
         switched = await world.incident()
         assert switched.ladder[-1].outcome is Outcome.RECOVERED
         code, words = await said(world, "explain", world.job.id)
         assert code == 0, words
-        assert "ranks: 4, time of a step: 2.000 s (steps counted: 10), standbys ready: 0" in words
+        assert "ranks: 4, a step: 2.000 s (mean of 10), state of a rank: 0.500 GiB, standbys ready: 0" in words
         assert "median of its own: 1" in words
-        assert "benchmark: want of memory in a step, and half a step" in words
+        assert "benchmark: want of memory in a step, half a step" in words
         code, words = await said(world, "explain", world.job.id, "--output", "json")
         found = json.loads(words)["costs"]
         assert (found["ranks"], found["step_seconds"], found["step_samples"]) == (4, 2.0, 10)
@@ -194,4 +195,5 @@ async def test_each_mode_of_a_job_is_explained_with_its_cost(temporal: WorkflowE
         assert hot["samples"] == 1
         assert hot["accelerator_seconds"] == pytest.approx(4 * hot["stands"])
         assert retry["stands"] == pytest.approx(0.193 + 1.0)
-        assert (by_mode["job rescheduling"]["steps"], by_mode["job rescheduling"]["seconds"]) == (None, None)
+        restart = by_mode["pod rescheduling"]
+        assert (restart["steps"], restart["steps_source"], restart["seconds"]) == (1.5, "a checkpoint every 4", None)

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rekindle.model.account import Account, Bucket, Row, Stretch
+from rekindle.model.account import Account, Bucket, Holding, Row, Stretch
+from rekindle.model.attachment import Progress
 from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.incident import Incident, Waited
 from rekindle.model.job import Job, JobId, SubHealthStrategy
@@ -30,7 +31,7 @@ from tests.support.harness import a_job, a_mindio_job, node_fault
 
 START = datetime(2026, 11, 28, 12, tzinfo=UTC)
 ZERO = START.timestamp()
-TRAINED = Account(since=ZERO, until=ZERO, ranks=4, current=Stretch(began=ZERO, ended=ZERO + 20, steps=10))
+TRAINED = Account(since=ZERO, until=ZERO, ranks=4, paced=Stretch(began=ZERO, ended=ZERO + 20, steps=10))
 """Account of a job whose steps take 2 s, and of which nothing else is known."""
 
 ESTIMATES = ("stands", "least", "most", "steps", "seconds", "accelerator_seconds")
@@ -182,8 +183,6 @@ def test_without_a_step_a_default_is_unknown_and_not_zero() -> None:
     retry = next(one for one in found.modes if one.mode is Mode.ONLINE_RETRY)
     assert (retry.stands, retry.seconds, retry.accelerator_seconds) == (None, None, None)
     assert "was not reported yet" in retry.source
-    nothing = Stretch(began=ZERO, ended=ZERO, steps=5)
-    assert all_of(of(account=Account(current=nothing))).step_seconds is None
 
 
 def test_what_nothing_has_measured_is_unknown() -> None:
@@ -208,7 +207,7 @@ def test_a_restart_takes_as_long_as_the_start_unless_it_is_known_better() -> Non
     """A job without a restart takes its start-up, as the report does. A restart of its own counts more."""
     started = TRAINED.model_copy(update={"seconds": {Bucket.START_UP: 300.0}})
     found = cost(of(account=started), Mode.JOB_RESCHEDULING)
-    assert (found.stands, found.samples, found.source) == (301.0, 0, "its own start-up, and half a step")
+    assert (found.stands, found.samples, found.source) == (301.0, 0, "its own start-up, half a step")
     assert (found.steps, found.seconds, found.accelerator_seconds) == (None, None, None)
     assert cost(of(), Mode.JOB_RESCHEDULING).stands == pytest.approx(6.442 - STEP + 1.0)
     own = incident(1, verdict(Mode.JOB_RESCHEDULING, steps_lost=0))
@@ -235,6 +234,58 @@ def test_standbys_make_a_replacement_cheaper(standbys: Sequence[Standby], lost: 
     ]
     state = of(pods=3).with_(standbys=tuple(standbys), faults=tuple(faults))
     assert cost(state, Mode.PROCESS_RESCHEDULING).stands == pytest.approx(seconds - STEP + 1.0)
+
+
+def holding(state_bytes: int, checkpoint_every: int) -> Account:
+    told = Holding(state_bytes=state_bytes, checkpoint_every=checkpoint_every)
+    return TRAINED.model_copy(update={"holding": told, "step": 70})
+
+
+def test_a_copy_of_the_state_takes_time() -> None:
+    """A replacement takes its state from another rank. A step that is repeated needs none."""
+    account = holding(10 * 2**30, 0)
+    for mode, seconds in ((Mode.HOT_SWITCH, 0.184), (Mode.IN_PLACE, 0.318 - STEP + 1.0)):
+        found = cost(of(account=account), mode)
+        assert found.stands == pytest.approx(seconds + 3.4)
+        assert "the copy of its state" in found.source
+        assert "the copy of a small state" in cost(of(), mode).source
+    assert cost(of(account=account), Mode.ONLINE_RETRY).stands == cost(of(), Mode.ONLINE_RETRY).stands
+
+
+def test_a_restart_goes_back_to_the_last_checkpoint() -> None:
+    """With a checkpoint every 60 steps, 0 to 59 are executed again. That is known better than from a few restarts. Before the
+    first checkpoint it is all of them."""
+    own = incident(1, verdict(Mode.JOB_RESCHEDULING, steps_lost=3))
+    for mode in (Mode.POD_RESCHEDULING, Mode.JOB_RESCHEDULING):
+        found = cost(of(own, account=holding(0, 60)), mode)
+        assert (found.steps, found.steps_source) == (29.5, "a checkpoint every 60")
+        assert cost(of(own, account=holding(0, 1)), mode).steps == 0
+        assert cost(of(own, account=holding(0, 10**9)), mode).steps == 70
+    assert cost(of(account=holding(0, 1)), Mode.JOB_RESCHEDULING).seconds == pytest.approx(6.442 - STEP + 1.0)
+
+
+def test_without_checkpoints_a_restart_goes_back_to_the_start() -> None:
+    """The job began at step 21, and its 70th step was reported last. A restart of its own says more."""
+    state = of(account=holding(0, 0)).with_(progress=Progress(incarnation="life-1", step=21))
+    assert cost(state, Mode.JOB_RESCHEDULING).steps == 50
+    assert cost(state.with_(progress=Progress(incarnation="life-1", step=900)), Mode.JOB_RESCHEDULING).steps == 0
+    assert cost(state.with_(progress=None), Mode.JOB_RESCHEDULING).steps is None
+    own = incident(1, verdict(Mode.JOB_RESCHEDULING, steps_lost=3))
+    assert cost(state.with_(history=(own,)), Mode.JOB_RESCHEDULING).steps == 3
+
+
+def test_recoveries_by_standbys_say_nothing_about_those_without() -> None:
+    """A standby has loaded before. Own recoveries count if they had standbys as the next one would."""
+    ready = (Standby(name="gpt-standby-1", uid="s", runs=True),)
+    by_standby, by_new_pod = (incident(number, verdict(Mode.PROCESS_RESCHEDULING)) for number in (1, 2))
+    account = counted((1, {Bucket.PODS: 0.5}), (2, {Bucket.PODS: 40.0}))
+    rows = tuple(row.model_copy(update={"standbys": row.number == 1}) for row in account.rows)
+    state = of(by_standby, by_new_pod, account=account.model_copy(update={"rows": rows}))
+    found = cost(state, Mode.PROCESS_RESCHEDULING)
+    assert (found.stands, found.source) == (40.0, "median of its own: 1")
+    found = cost(state.with_(standbys=ready), Mode.PROCESS_RESCHEDULING)
+    assert (found.stands, found.source) == (0.5, "median of its own by standbys: 1")
+    assert cost(state.with_(history=(by_standby,)), Mode.PROCESS_RESCHEDULING).samples == 0
 
 
 # ---- any state
@@ -297,8 +348,10 @@ STRETCHES = st.builds(
 ACCOUNTS = st.builds(
     Account,
     seconds=st.dictionaries(st.sampled_from(Bucket), SECONDS, max_size=3),
-    current=st.none() | STRETCHES,
+    paced=st.none() | STRETCHES,
     ranks=st.integers(0, MOST_RANKS),
+    step=st.integers(0, 10**9),
+    holding=st.none() | st.builds(Holding, state_bytes=st.integers(0, 2**63), checkpoint_every=st.integers(0, 2**31)),
     rows=st.lists(ROWS, max_size=6).map(tuple),
 )
 JOBS = st.builds(

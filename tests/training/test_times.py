@@ -14,7 +14,7 @@ from rekindle_training.manager.membership import Membership
 from rekindle_training.manager.reports import Reports
 from rekindle_training.manager.times import Times
 from rekindle_training.processor.stretches import Stretch, Stretches
-from rekindle_wire.training_pb2 import Goodbye, Heartbeat, Hello, RankMessage, Stepped, TimeReport
+from rekindle_wire.training_pb2 import Goodbye, Heartbeat, Hello, Holding, RankMessage, Stepped, TimeReport
 from rekindle_wire.training_pb2 import Stretch as Message
 from tests.training.gateway_service import GatewayPeer
 
@@ -65,6 +65,20 @@ async def test_a_stretch_is_reported_when_all_ranks_have_begun_it() -> None:
     last = job.reports.times[60]
     assert (last.final, last.now.ended, last.step) == (True, 71, 50)
     assert list(job.reports.times) == [9, 60], "the oldest stretch is sent first, and one report of each"
+
+
+async def test_what_the_ranks_hold_is_reported() -> None:
+    """The rank that holds most counts. Nothing is said for ranks of an earlier version, which say nothing."""
+    job = Job()
+    running = asyncio.create_task(job.times.run())
+    for began in (10, 20):
+        job.says(0, stepped=Stepped(step=1, now=Message(began=began, ended=began + 1, steps=1)))
+        holding = Holding(state_bytes=7, checkpoint_every=5) if began == 20 else None
+        job.says(1, stepped=Stepped(step=1, now=Message(began=began, ended=began + 1, steps=1), holding=holding))
+        report = await job.reported(began)
+        assert report.HasField("holding") is (began == 20)
+        assert (report.holding.state_bytes, report.holding.checkpoint_every) == ((7, 5) if began == 20 else (0, 0))
+    running.cancel()
 
 
 async def test_the_wait_for_the_last_rank_belongs_to_the_step_that_is_done_again() -> None:
@@ -127,7 +141,7 @@ async def test_a_report_that_is_never_taken_holds_up_no_other(tmp_path: Path, ca
     await peer.start()
     peer.refuses["ReportTime"] = 409
     for began in (20, 10):
-        reports.time(Message(began=began, ended=began + 1), Message(), 1, 2, final=False)
+        reports.time(TimeReport(now=Message(began=began, ended=began + 1)))
     gateway = Gateway(f"127.0.0.1:{peer.port}", Identity("a-job", tmp_path / "token"), reports, lambda _: None, {})
     running = asyncio.create_task(gateway.run())
     try:
@@ -144,9 +158,9 @@ async def test_a_report_is_kept_until_its_latest_form_was_received() -> None:
     """A stretch that was reported again while the first report was on its way is sent once more."""
     reports = Reports()
     now = Message(began=10, ended=11)
-    reports.time(now, Message(), 1, 2, final=False)
+    reports.time(TimeReport(now=now))
     on_its_way = reports.times[10]
-    reports.time(now, Message(), 9, 2, final=True)
+    reports.time(TimeReport(now=now, final=True))
     reports.time_told(on_its_way)
     assert reports.times[10].final
     reports.time_told(reports.times[10])

@@ -24,6 +24,11 @@ STEP = 0.060
 """Seconds of a step of the measured job, which its figures of faults contain. Source: docs/benchmarks.md."""
 
 
+GIB = 2**30
+COPY = 0.34
+"""Seconds in which a GiB of state is handed over and verified. Source: docs/benchmarks.md, "State of a replacement"."""
+
+
 class Measured(NamedTuple):
     """Standstill that a benchmark has measured."""
 
@@ -42,7 +47,10 @@ class Usual:
     """Time in which training stands. None: no benchmark has measured it."""
 
     standby: Measured | None = None
-    """The same where standbys take over. None: standbys change nothing."""
+    """The same where standbys take over. None: training stands as long without them."""
+
+    copies: bool = False
+    """True if a process takes its state from another rank."""
 
     interrupts: bool = True
     """True if the mode follows a fault that interrupts a step. On average half a step is lost."""
@@ -52,13 +60,13 @@ class Usual:
 
 
 USUAL: dict[Mode, Usual] = {
-    Mode.HOT_SWITCH: Usual(
-        Measured(0.184, "hot switch to a new pod"), standby=Measured(0.181, "hot switch to a standby"), interrupts=False
-    ),
+    Mode.HOT_SWITCH: Usual(Measured(0.184, "hot switch to a new pod"), copies=True, interrupts=False),
     Mode.ONLINE_RETRY: Usual(Measured(0.253 - STEP, "want of memory in a step")),
-    Mode.IN_PLACE: Usual(Measured(0.318 - STEP, "kill -9 of a rank, no spare waits")),
+    Mode.IN_PLACE: Usual(Measured(0.318 - STEP, "kill -9 of a rank, no spare waits"), copies=True),
     Mode.PROCESS_RESCHEDULING: Usual(
-        Measured(4.056 - STEP, "a pod is lost, a new pod"), standby=Measured(0.402 - STEP, "a pod is lost, a standby")
+        Measured(4.056 - STEP, "a pod is lost, a new pod"),
+        standby=Measured(0.402 - STEP, "a pod is lost, a standby"),
+        copies=True,
     ),
     Mode.DYING_GASP: Usual(Measured(7.369 - 6.442, "a restart after a dying gasp, less one without"), interrupts=False),
     Mode.POD_RESCHEDULING: Usual(None, goes_back=True),
@@ -114,10 +122,16 @@ class Costs(Value):
 
     ranks: int
     step_seconds: float | None = None
-    """Mean time of a step since training went on last, without checkpoints. None: unknown."""
+    """Mean time of a step in the last long stretch, without checkpoints. None: unknown."""
 
     step_samples: int = 0
     """Number of steps on which that is based."""
+
+    state_bytes: int | None = None
+    """Bytes of the state that a replacement takes from another rank. None: unknown."""
+
+    checkpoint_every: int | None = None
+    """Steps between two checkpoints; 0: none is written. None: unknown."""
 
     standbys: int = 0
     """Number of standbys that are ready."""
@@ -141,6 +155,9 @@ class Recovered(NamedTuple):
     stood: float | None
     """Seconds in which training stood. None: they are not known."""
 
+    standbys: bool
+    """True if only standbys took over."""
+
     saved: bool
     """True if a dying gasp has saved the state before."""
 
@@ -151,12 +168,14 @@ def costs(state: JobState, chances: Sequence[Chance]) -> Costs:
     Args:
         chances: those of the job's modes now.
     """
-    current = state.account.current
-    step = (current.step_seconds or None) if current else None
+    paced, holding = state.account.paced, state.account.holding
+    step = (paced.step_seconds or None) if paced else None
     measured = Costs(
         ranks=state.account.ranks or state.job.ranks,
         step_seconds=step,
-        step_samples=current.steps if current and step else 0,
+        step_samples=paced.steps if paced and step else 0,
+        state_bytes=holding.state_bytes if holding else None,
+        checkpoint_every=holding.checkpoint_every if holding else None,
         standbys=sum(one.runs and not one.wrong for one in state.standbys),
     )
     modes = (_cost(state, row.mode, measured) for row in LADDER)
@@ -171,7 +190,7 @@ def _against(mode: Mode, chances: Sequence[Chance]) -> tuple[str, ...]:
 
 
 def _cost(state: JobState, mode: Mode, measured: Costs) -> Cost:
-    stands, steps = _stands(state, mode, measured), _steps(state, mode)
+    stands, steps = _stands(state, mode, measured), _steps(state, mode, measured)
     again = _times(steps.value, measured.step_seconds)
     seconds = None if stands.value is None or again is None else stands.value + again
     return Cost(
@@ -201,26 +220,36 @@ def _times(one: float | None, other: float | None) -> float | None:
 
 def _stands(state: JobState, mode: Mode, measured: Costs) -> Estimate:
     """Returns for how long training would stand: as in the job's own recoveries, as at its start, or as usual."""
-    if stood := [one.stood for one in _own(state, mode) if one.stood]:
-        return Estimate(median(stood), f"median of its own: {len(stood)}", stood)
     usual, side = USUAL[mode], side_of(state.job)
+    stands_by = usual.standby is not None and _stand_by(state, measured)
+    alike = (one for one in _own(state, mode) if usual.standby is None or one.standbys is stands_by)
+    if stood := [one.stood for one in alike if one.stood]:
+        return Estimate(median(stood), f"median of its own{' by standbys' if stands_by else ''}: {len(stood)}", stood)
     if mode is LAST.mode and (start_up := state.account.seconds.get(Bucket.START_UP)):
-        return _interrupted(usual, start_up, "its own start-up", measured)
+        return _interrupted(start_up, "its own start-up", usual, measured)
     if not side.reports_its_steps:
         return Estimate(None, f"it has not recovered so yet, and no benchmark has measured it with {side.label}")
     if usual.stands is None:
         return Estimate(None, "it has not recovered so yet, and no benchmark has measured it")
-    found = usual.standby if usual.standby and _stand_by(state, measured) else usual.stands
-    return _interrupted(usual, found.seconds, f"benchmark: {found.row}", measured)
+    found = usual.standby if usual.standby and stands_by else usual.stands
+    seconds, row = _copied(found, measured) if usual.copies else found
+    return _interrupted(seconds, f"benchmark: {row}", usual, measured)
 
 
-def _interrupted(usual: Usual, stands: float, source: str, measured: Costs) -> Estimate:
+def _copied(found: Measured, measured: Costs) -> Measured:
+    """Returns the standstill with the copy of a state. That of the benchmark is too small to count."""
+    if measured.state_bytes is None:
+        return Measured(found.seconds, f"{found.row}, the copy of a small state")
+    return Measured(found.seconds + COPY * measured.state_bytes / GIB, f"{found.row}, the copy of its state")
+
+
+def _interrupted(seconds: float, source: str, usual: Usual, measured: Costs) -> Estimate:
     """Returns the standstill with the part of a step that the fault has interrupted."""
     if not usual.interrupts:
-        return Estimate(stands, source)
+        return Estimate(seconds, source)
     if measured.step_seconds is None:
         return Estimate(None, "the time of a step, which a fault interrupts, was not reported yet")
-    return Estimate(stands + measured.step_seconds / 2, f"{source}, and half a step")
+    return Estimate(seconds + measured.step_seconds / 2, f"{source}, half a step")
 
 
 def _stand_by(state: JobState, measured: Costs) -> bool:
@@ -233,15 +262,23 @@ def _stand_by(state: JobState, measured: Costs) -> bool:
 # ---- steps
 
 
-def _steps(state: JobState, mode: Mode) -> Estimate:
+def _steps(state: JobState, mode: Mode, measured: Costs) -> Estimate:
     """Returns how many completed steps would be executed again. Of a restart, those without a dying gasp before it."""
     if not USUAL[mode].goes_back:
         return Estimate(0.0, "")
+    every, step = measured.checkpoint_every, state.account.step
+    if every and step < every:
+        return Estimate(float(step), "no checkpoint is written yet: those at the last report")
+    if every:
+        return Estimate((every - 1) / 2, f"a checkpoint every {every}")  # 0 to `every` - 1, all equally likely
     goes_back = (mode for mode in USUAL if USUAL[mode].goes_back)
     restarts = (one for mode in goes_back for one in _own(state, mode) if not one.saved)
     lost = [float(one.verdict.steps_lost) for one in restarts if one.verdict.steps_lost is not None]
     if lost:
         return Estimate(median(lost), f"median of its own: {len(lost)}", lost)
+    if every == 0 and state.progress:
+        since = max(step - state.progress.step + 1, 0)
+        return Estimate(float(since), "no checkpoint is written: those since its start, at the last report")
     return Estimate(None, "it has not gone back to a checkpoint yet")
 
 
@@ -256,13 +293,16 @@ def _own(state: JobState, mode: Mode) -> Iterable[Recovered]:
         gasp = next((one for one in ladder if one.mode is Mode.DYING_GASP), None)
         if mode is Mode.DYING_GASP:
             if gasp and gasp.saved:
-                yield Recovered(gasp, gasp.seconds, saved=True)
+                yield Recovered(gasp, gasp.seconds, standbys=False, saved=True)
             continue
         alone = [one for one in ladder if one is not gasp]
         if len(alone) == 1 and alone[0].mode is mode and alone[0].outcome is Outcome.RECOVERED:
-            stood = _stood(incident, rows.get(incident.number))
+            row = rows.get(incident.number)
+            stood = _stood(incident, row)
             own = stood - gasp.seconds if stood and gasp else stood
-            yield Recovered(alone[0], own if own and own > 0 else None, saved=bool(gasp and gasp.saved))
+            yield Recovered(
+                alone[0], own if own and own > 0 else None, standbys=bool(row and row.standbys), saved=bool(gasp and gasp.saved)
+            )
 
 
 def _stood(incident: Incident, row: Row | None) -> float | None:
