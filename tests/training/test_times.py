@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rekindle_training.examples.gpt_model import GPT
 from rekindle_training.manager import times
 from rekindle_training.manager.gateway import Gateway
 from rekindle_training.manager.identity import Identity
@@ -17,6 +18,7 @@ from rekindle_training.processor.stretches import Stretch, Stretches
 from rekindle_wire.training_pb2 import Goodbye, Heartbeat, Hello, Holding, RankMessage, Stepped, TimeReport
 from rekindle_wire.training_pb2 import Stretch as Message
 from tests.training.gateway_service import GatewayPeer
+from tests.training.job import Job as RealJob
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -79,6 +81,17 @@ async def test_what_the_ranks_hold_is_reported() -> None:
         assert report.HasField("holding") is (began == 20)
         assert (report.holding.state_bytes, report.holding.checkpoint_every) == ((7, 5) if began == 20 else (0, 0))
     running.cancel()
+
+
+async def test_real_ranks_report_what_they_hold(job: RealJob, gateway: GatewayPeer) -> None:
+    """Parameters, and two moments of each, are known after the first step."""
+    job.arguments += ["--checkpoint-every", "30"]
+    await job.start()
+    report = await gateway.report("ReportTime")
+    whole = 3 * sum(parameter.nbytes for parameter in GPT().parameters())
+    assert whole <= report.holding.state_bytes < 1.01 * whole
+    assert report.holding.checkpoint_every == 30
+    assert await job.codes() == {0}
 
 
 async def test_the_wait_for_the_last_rank_belongs_to_the_step_that_is_done_again() -> None:
