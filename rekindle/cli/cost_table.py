@@ -28,7 +28,7 @@ def _cells(cost: Cost) -> tuple[str, ...]:
         cost.mode,
         "no" if cost.against else "yes",
         _number(cost.stands, " s"),
-        UNKNOWN if cost.steps is None else f"{cost.steps:g}",
+        UNKNOWN if cost.steps is None else f"{cost.steps:.1f}".removesuffix(".0"),
         _number(cost.seconds, " s"),
         _number(cost.accelerator_seconds),
         "; ".join(_basis(cost)),

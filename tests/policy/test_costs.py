@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rekindle.cli import cost_table
 from rekindle.model.account import Account, Bucket, Holding, Row, Stretch
 from rekindle.model.attachment import Progress
 from rekindle.model.fault import Fault, FaultKind
@@ -296,6 +297,14 @@ def test_the_largest_job_has_costs() -> None:
     account = TRAINED.model_copy(update={"ranks": MOST_RANKS})
     found = cost(of(pods=MOST_RANKS // 2, account=account), Mode.HOT_SWITCH)
     assert found.accelerator_seconds == pytest.approx(MOST_RANKS * 0.184)
+
+
+def test_a_number_of_steps_is_printed_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    """Steps are counted in millions. What is unknown is not printed as 0."""
+    account = holding(0, 10**9).model_copy(update={"step": 12_345_678})
+    cost_table.show_costs(all_of(of(account=account)))
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith(Mode.POD_RESCHEDULING))
+    assert row.split()[2:7] == ["no", "unknown", "12345678", "unknown", "unknown"]
 
 
 def _is_sound(found: Costs) -> None:

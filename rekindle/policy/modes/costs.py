@@ -68,9 +68,9 @@ USUAL: dict[Mode, Usual] = {
         standby=Measured(0.402 - STEP, "a pod is lost, a standby"),
         copies=True,
     ),
-    Mode.DYING_GASP: Usual(Measured(7.369 - 6.442, "a restart after a dying gasp, less one without"), interrupts=False),
+    Mode.DYING_GASP: Usual(Measured(7.369 - 6.442, "a dying gasp before a restart, of a small state"), interrupts=False),
     Mode.POD_RESCHEDULING: Usual(None, goes_back=True),
-    Mode.JOB_RESCHEDULING: Usual(Measured(6.442 - STEP, "a pod is lost, a restart"), goes_back=True),
+    Mode.JOB_RESCHEDULING: Usual(Measured(6.442 - STEP, "a pod is lost, a restart, of a small state"), goes_back=True),
 }
 """Usual costs by mode. A new mode of the ladder is a row here.
 
