@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from rekindle.cli.context import control_plane
+from rekindle.cli.cost_table import show_costs
 from rekindle.cli.output import Format, Output, print_columns, print_json, when
 from rekindle.cli.terminal import console
 from rekindle.errors import BadInput, NotFound, RekindleError
@@ -21,6 +22,7 @@ from rekindle.model.state import JobStatus, Standing
 from rekindle.nodes import Nodes
 from rekindle.policy.detection.node_report import UNUSED, is_used
 from rekindle.policy.modes.chances import Chance, chances
+from rekindle.policy.modes.costs import costs
 
 DOUBTS = 10.0
 """Seconds to wait for the rules that are not believed, after a job was shown."""
@@ -31,7 +33,7 @@ Word = Literal["sick", "broken", "well", "none"]
 async def explain(name: str, *, output: Output = Format.TEXT) -> None:
     """Explain JOB or NODE: what is seen, which rule decides about it, since when, and when it counts.
 
-    Of a job, each mode is listed with the reasons against it.
+    Of a job, each mode is listed with the reasons against it, and with what it would cost now.
 
     Example: rekindle explain node-1
     """
@@ -177,9 +179,11 @@ def _fact(fact: FactNow) -> str:
 
 def _show_job(status: JobStatus, output: Format) -> None:
     state, of_modes = status.state, chances(status.state)
+    of_costs = costs(state, of_modes)
     if output is Format.JSON:
         shown = {"faults": state.faults, "modes": of_modes}
-        print_json({name: [one.model_dump(mode="json") for one in found] for name, found in shown.items()})
+        listed = {name: [one.model_dump(mode="json") for one in found] for name, found in shown.items()}
+        print_json({**listed, "costs": of_costs.model_dump(mode="json")})
         return
     _say(f"job {state.job.name}: faults: {len(state.faults)}")
     for one in state.faults:
@@ -188,6 +192,7 @@ def _show_job(status: JobStatus, output: Format) -> None:
     _say("modes, in the order in which they are tried:")
     for chance in of_modes:
         _say(f"  {_chance(chance)}")
+    show_costs(of_costs)
 
 
 def _chance(chance: Chance) -> str:

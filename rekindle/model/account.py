@@ -78,6 +78,15 @@ class Stretch(Value):
         return {Bucket.TRAINING: whole - checkpoint - again, Bucket.CHECKPOINT: checkpoint, Bucket.AGAIN: again}
 
 
+class Holding(Value):
+    """What a rank trains, as far as the cost of a recovery depends on it."""
+
+    state_bytes: Annotated[int, Field(ge=0)] = 0
+    """Bytes of the state that a replacement takes from another rank."""
+    checkpoint_every: Annotated[int, Field(ge=0)] = 0
+    """Steps between two checkpoints. 0: none is written."""
+
+
 class TimeReport(Value):
     """Update `time`: for how long the ranks have trained, as their manager reports it."""
 
@@ -89,6 +98,8 @@ class TimeReport(Value):
     """Stretch before it. None: there was none, or it is unknown."""
     final: bool = False
     """True if training is complete."""
+    holding: Holding | None = None
+    """That of the rank that holds most. None: an earlier version of the training side does not report it."""
 
 
 class Counted(Value):
@@ -137,6 +148,8 @@ class Row(Value):
     node: Text = ""
     restarts: bool = False
     """True if processes of the whole job began again."""
+    standbys: bool = False
+    """True if all pods that took over in it were standbys. False also if none took over, or an earlier version wrote the row."""
     stopped: float = 0.0
     """Time since which training stood because of it, by what the control plane knows. 0: it did not."""
     waited: float = 0.0
@@ -192,6 +205,10 @@ class Account(Value):
     """Number of incidents that are not in `rows` any more."""
     stepped_at: float = 0.0
     """Time of the first completed step of a training side that has reported no times yet. 0: there is none."""
+    holding: Holding | None = None
+    """As reported last. None: it was not reported."""
+    paced: Stretch | None = None
+    """Last stretch that is long enough to time a step, or the longest one if none is. None: no step was timed."""
     marks: tuple[Mark, ...] = ()
     """Earlier states, by which the time since a moment is counted. The older they are, the fewer are kept."""
 

@@ -1,9 +1,22 @@
 """Standbys: pods on spare nodes that have loaded everything except the state. They have no rank until they are given one."""
 
+import re
 from datetime import datetime
 
 from rekindle.model.base import Value
 from rekindle.model.bounds import Note
+
+NAME = re.compile(r".+-standby-[0-9]+")
+"""Name of a pod that was created as a standby, as `name_of` makes it. A pod keeps it when it has taken over a rank."""
+
+
+def name_of(stem: str, number: int) -> str:
+    return f"{stem}-standby-{number}"
+
+
+def was_standby(name: str) -> bool:
+    """Returns whether a pod of this name was created as a standby."""
+    return NAME.fullmatch(name) is not None
 
 
 class Standby(Value):

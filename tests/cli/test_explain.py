@@ -7,9 +7,13 @@ from pathlib import Path
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
+from rekindle.ids import Updates
+from rekindle.model.account import Holding, Stretch, TimeReport
 from rekindle.model.cluster import Condition
 from rekindle.model.fault import WATCHER, Decided, Sighting
 from rekindle.model.keys import HEALTH, RECOVER_STRATEGY
+from rekindle.model.mode import Outcome
+from rekindle.policy.modes.mode_table import LADDER
 from tests.cli.test_recover import ended, environment, typed
 from tests.support.commands import begun
 from tests.support.harness import NOW, Harness, a_job, sub_health, training
@@ -146,7 +150,7 @@ async def test_each_mode_of_a_job_is_explained_with_what_speaks_against_it(tempo
     async with training(temporal, a_job(annotations={RECOVER_STRATEGY: "recover"})) as (world, _peer):
         _, words = await said(world, "explain", world.job.id)
         at = words.splitlines().index("modes, in the order in which they are tried:")
-        lines = [line.strip() for line in words.splitlines()[at + 1 :]]
+        lines = [line.strip() for line in words.splitlines()[at + 1 : at + 1 + len(LADDER)]]
         refused = "its owner does not allow recover-in-place (annotation recover-strategy)"
         assert lines[0] == "hot switch: possible"
         assert f"in-place recovery: {refused}" in lines
@@ -155,3 +159,41 @@ async def test_each_mode_of_a_job_is_explained_with_what_speaks_against_it(tempo
         _, words = await said(world, "explain", world.job.id, "--output", "json")
         found = {one["mode"]: one["against"] for one in json.loads(words)["modes"]}
         assert (found["in-place recovery"], found["process rescheduling"]) == ([refused], [])
+
+
+async def test_each_mode_of_a_job_is_explained_with_its_cost(temporal: WorkflowEnvironment) -> None:
+    """A job that has not trained has unknown costs, and none is shown as 0. Later its own recoveries count, beside defaults with
+    their source. JSON has the same numbers."""
+    async with training(temporal, a_job()) as (world, _peer):
+        code, words = await said(world, "explain", world.job.id)
+        assert code == 0, words
+        at = next(number for number, line in enumerate(words.splitlines()) if line.startswith("what each mode would cost now"))
+        head, titles, *rows = words.splitlines()[at : at + 2 + len(LADDER)]
+        assert head.endswith("ranks: 4, a step: unknown, state of a rank: unknown, standbys ready: 0")
+        assert titles.split("  ")[0] == "mode"
+        cells = {row[: titles.index("possible")].strip(): row.split() for row in rows}
+        assert list(cells) == [row.mode.value for row in LADDER]
+        assert cells["online retry"][2:7] == ["no", "unknown", "0", "unknown", "unknown"]
+        assert cells["job rescheduling"][2:7] == ["yes", "unknown", "unknown", "unknown", "unknown"]
+
+        now = Stretch(began=NOW.timestamp(), ended=NOW.timestamp() + 20, steps=10)
+        holding = Holding(state_bytes=2**29, checkpoint_every=4)
+        await world.tell(Updates.TIME, TimeReport(step=10, ranks=4, now=now, holding=holding))
+        await world.fault(sub_health())
+        switched = await world.incident()
+        assert switched.ladder[-1].outcome is Outcome.RECOVERED
+        code, words = await said(world, "explain", world.job.id)
+        assert code == 0, words
+        assert "ranks: 4, a step: 2.000 s (mean of 10), state of a rank: 0.500 GiB, standbys ready: 0" in words
+        assert "median of its own: 1" in words
+        assert "benchmark: want of memory in a step, half a step" in words
+        code, words = await said(world, "explain", world.job.id, "--output", "json")
+        found = json.loads(words)["costs"]
+        assert (found["ranks"], found["step_seconds"], found["step_samples"]) == (4, 2.0, 10)
+        by_mode = {one["mode"]: one for one in found["modes"]}
+        hot, retry = by_mode["hot switch"], by_mode["online retry"]
+        assert hot["samples"] == 1
+        assert hot["accelerator_seconds"] == pytest.approx(4 * hot["stands"])
+        assert retry["stands"] == pytest.approx(0.193 + 1.0)
+        restart = by_mode["pod rescheduling"]
+        assert (restart["steps"], restart["steps_source"], restart["seconds"]) == (1.5, "a checkpoint every 4", None)

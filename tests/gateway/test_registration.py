@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle import ids
-from rekindle.model.account import Stretch
+from rekindle.model.account import Holding, Stretch
 from rekindle.model.job import Framework, SubHealthStrategy
 from rekindle_wire import PROTOCOL, training_pb2, training_pb2_grpc
 from rekindle_wire import recover_pb2 as wire
@@ -270,6 +270,7 @@ GOOD: dict[str, Any] = {"incarnation": "life-1", "step": 1, "protocol": PROTOCOL
         ({"steps_lost": -1}, "steps_lost and world_size: from 0"),
         ({"world_size": -1}, "steps_lost and world_size: from 0"),
         ({"protocol": 0}, f"protocol: 0 is not spoken here, accepted is {PROTOCOL}"),
+        ({"holding": {"state_bytes": -1}}, "state_bytes: input should be greater than or equal to 0"),
         ({"protocol": PROTOCOL + 1}, f"protocol: {PROTOCOL + 1} is not spoken here, accepted is {PROTOCOL}"),
     ],
     ids=str,
@@ -300,6 +301,7 @@ TIME: dict[str, Any] = {"step": 9, "world_size": 4, "protocol": PROTOCOL, "now":
         ({"now": {"began": 10, "ended": 20, "again_seconds": -1}}, "again: input should be greater than or equal to 0"),
         ({"now": {"began": 10, "ended": 9e9}}, "now.ended: 9000000000.0 is not accepted: more than 60 s ahead"),
         ({"before": {"began": -1, "ended": 20}}, "began: input should be greater than or equal to 0"),
+        ({"holding": {"state_bytes": -1}}, "state_bytes: input should be greater than or equal to 0"),
         ({"protocol": PROTOCOL + 1}, f"protocol: {PROTOCOL + 1} is not spoken here, accepted is {PROTOCOL}"),
     ],
     ids=str,
@@ -315,7 +317,12 @@ async def test_times_are_checked_too(temporal: WorkflowEnvironment, wrong: dict[
         assert (await stub.ReportTime(good)).code == 0
         account = (await world.status()).state.account
         assert account.current == Stretch(began=20, ended=30, steps=9)
-        assert (account.step, account.ranks) == (9, 4)
+        assert (account.step, account.ranks, account.holding) == (9, 4, None)
+        holding = {"state_bytes": 2**40, "checkpoint_every": 100}
+        later = {"now": {**TIME["now"], "ended": 31}, "job_id": world.job.id}
+        for more in ({"holding": holding}, {}):  # a report without it takes nothing back
+            assert (await stub.ReportTime(ParseDict({**TIME, **later, **more}, training_pb2.TimeReport()))).code == 0
+            assert (await world.status()).state.account.holding == Holding(**holding)
 
 
 async def test_a_manager_fills_no_history_with_times(temporal: WorkflowEnvironment) -> None:

@@ -14,7 +14,7 @@ from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.incident import Incident, Waited
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.mode import Mode, Outcome
-from rekindle.model.situation import Phase
+from rekindle.model.situation import Phase, PodRef, Switched
 from rekindle.model.verdict import Verdict
 from rekindle.policy.account import ledger, marks, spans, summary
 
@@ -135,6 +135,43 @@ def test_a_hot_switch_costs_only_its_pause() -> None:
     for account in (early, late):
         assert rounded(ledger.as_of(account, ZERO + 100, None).seconds) == {"training": 99.5, "rebuilding": 0.5}
         assert account.rows[0].cost == pytest.approx(0.5)
+
+
+def test_a_step_is_timed_by_a_long_stretch() -> None:
+    """A stretch of one step is the one in which ranks met again. It counts only while there is no longer one. A stretch in which
+    all the time went into a checkpoint times nothing."""
+    account = ledger.told(Account(), report(stretch(0, 9, 1)), recovering=False)
+    assert account.paced == stretch(0, 9, 1)
+    account = ledger.told(account, report(stretch(20, 25, 1)), recovering=False)
+    assert account.paced == stretch(0, 9, 1)
+    account = ledger.told(account, report(stretch(20, 40, 20)), recovering=False)
+    assert account.paced == stretch(20, 40, 20)
+    last, meets = stretch(20, 60, 40), stretch(70, 79, 1)
+    account = ledger.told(account, report(meets, last), recovering=False)
+    assert account.paced == last
+    account = ledger.told(account, report(stretch(90, 95, 10, checkpoint=6)), recovering=False)
+    assert account.paced == last
+    assert ledger.told(Account(), report(stretch(0, 1, 1, checkpoint=2)), recovering=False).paced is None
+
+
+@pytest.mark.parametrize(
+    ("names", "standbys"),
+    [
+        ((), False),
+        (("gpt-standby-0",), True),
+        (("gpt-standby-0", "gpt-standby-12"), True),
+        (("gpt-standby-0", "gpt-worker-1-hot-0001"), False),
+        (("-standby-0",), False),
+        (("gpt-standby-0-worker-1",), False),
+    ],
+    ids=str,
+)
+def test_a_row_says_whether_standbys_took_over(names: tuple[str, ...], standbys: bool) -> None:
+    """A pod keeps the name under which it stood by."""
+    before = PodRef(name="gpt-worker-1", uid="b")
+    moved = tuple(Switched(pod_rank=1, before=before, after=PodRef(name=name, uid=name)) for name in names)
+    ended = verdict(Mode.PROCESS_RESCHEDULING, Outcome.RECOVERED).with_(switched=moved)
+    assert spans.row_of(incident(1, 0, 1, ended)).standbys is standbys
 
 
 def test_repeated_and_outdated_reports_change_nothing() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rekindle.model import maintenance, plan
-from rekindle.model.account import Account, Bucket, Mark, Row, Span, Stand, Stretch
+from rekindle.model.account import Account, Bucket, Holding, Mark, Row, Span, Stand, Stretch
 from rekindle.model.approval import Question, Unanswered
 from rekindle.model.attachment import Attachment, Progress
 from rekindle.model.base import Value
@@ -85,6 +85,8 @@ ACCOUNT = Account(
     current=Stretch(began=240.0, ended=250.0, steps=10),
     step=40,
     stepped_at=111.0,
+    holding=Holding(state_bytes=2**30, checkpoint_every=100),
+    paced=Stretch(began=240.0, ended=250.0, steps=10),
     marks=(Mark(until=110.0, seconds={Bucket.START_UP: 10.0}),),
     ranks=4,
     rows=(
@@ -98,6 +100,7 @@ ACCOUNT = Account(
             code="0x1",
             node="node-1",
             restarts=True,
+            standbys=True,
             stopped=238.0,
             waited=2.0,
             spans=(Span(since=228.0, until=241.0, bucket=Bucket.PODS),),

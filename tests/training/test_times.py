@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rekindle_training.examples.gpt_model import GPT
 from rekindle_training.manager import times
 from rekindle_training.manager.gateway import Gateway
 from rekindle_training.manager.identity import Identity
@@ -14,9 +15,10 @@ from rekindle_training.manager.membership import Membership
 from rekindle_training.manager.reports import Reports
 from rekindle_training.manager.times import Times
 from rekindle_training.processor.stretches import Stretch, Stretches
-from rekindle_wire.training_pb2 import Goodbye, Heartbeat, Hello, RankMessage, Stepped, TimeReport
+from rekindle_wire.training_pb2 import Goodbye, Heartbeat, Hello, Holding, RankMessage, Stepped, TimeReport
 from rekindle_wire.training_pb2 import Stretch as Message
 from tests.training.gateway_service import GatewayPeer
+from tests.training.job import Job as RealJob
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -65,6 +67,31 @@ async def test_a_stretch_is_reported_when_all_ranks_have_begun_it() -> None:
     last = job.reports.times[60]
     assert (last.final, last.now.ended, last.step) == (True, 71, 50)
     assert list(job.reports.times) == [9, 60], "the oldest stretch is sent first, and one report of each"
+
+
+async def test_what_the_ranks_hold_is_reported() -> None:
+    """The rank that holds most counts. Nothing is said for ranks of an earlier version, which say nothing."""
+    job = Job()
+    running = asyncio.create_task(job.times.run())
+    for began in (10, 20):
+        job.says(0, stepped=Stepped(step=1, now=Message(began=began, ended=began + 1, steps=1)))
+        holding = Holding(state_bytes=7, checkpoint_every=5) if began == 20 else None
+        job.says(1, stepped=Stepped(step=1, now=Message(began=began, ended=began + 1, steps=1), holding=holding))
+        report = await job.reported(began)
+        assert report.HasField("holding") is (began == 20)
+        assert (report.holding.state_bytes, report.holding.checkpoint_every) == ((7, 5) if began == 20 else (0, 0))
+    running.cancel()
+
+
+async def test_real_ranks_report_what_they_hold(job: RealJob, gateway: GatewayPeer) -> None:
+    """Parameters, and two moments of each, are known after the first step."""
+    job.arguments += ["--checkpoint-every", "30"]
+    await job.start()
+    report = await gateway.report("ReportTime")
+    whole = 3 * sum(parameter.nbytes for parameter in GPT().parameters())
+    assert whole <= report.holding.state_bytes < 1.01 * whole
+    assert report.holding.checkpoint_every == 30
+    assert await job.codes() == {0}
 
 
 async def test_the_wait_for_the_last_rank_belongs_to_the_step_that_is_done_again() -> None:
@@ -127,7 +154,7 @@ async def test_a_report_that_is_never_taken_holds_up_no_other(tmp_path: Path, ca
     await peer.start()
     peer.refuses["ReportTime"] = 409
     for began in (20, 10):
-        reports.time(Message(began=began, ended=began + 1), Message(), 1, 2, final=False)
+        reports.time(TimeReport(now=Message(began=began, ended=began + 1)))
     gateway = Gateway(f"127.0.0.1:{peer.port}", Identity("a-job", tmp_path / "token"), reports, lambda _: None, {})
     running = asyncio.create_task(gateway.run())
     try:
@@ -144,9 +171,9 @@ async def test_a_report_is_kept_until_its_latest_form_was_received() -> None:
     """A stretch that was reported again while the first report was on its way is sent once more."""
     reports = Reports()
     now = Message(began=10, ended=11)
-    reports.time(now, Message(), 1, 2, final=False)
+    reports.time(TimeReport(now=now))
     on_its_way = reports.times[10]
-    reports.time(now, Message(), 9, 2, final=True)
+    reports.time(TimeReport(now=now, final=True))
     reports.time_told(on_its_way)
     assert reports.times[10].final
     reports.time_told(reports.times[10])

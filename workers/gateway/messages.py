@@ -7,7 +7,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from rekindle.errors import BadInput
-from rekindle.model.account import Stretch, TimeReport
+from rekindle.model.account import Holding, Stretch, TimeReport
 from rekindle.model.bounds import note
 from rekindle.model.dialogue import FaultRank, Order, Report, ReportKind
 from rekindle.model.fault import TRAINING_SIDE, Fault, FaultKind, FaultType, FaultyRanks
@@ -286,12 +286,25 @@ def time_report(request: training_pb2.TimeReport, now: float) -> TimeReport:
             f"now.ended: {request.now.ended} is not accepted: more than {MAX_SKEW:.0f} s ahead of the gateway's clock, {now:.0f}"
         )
     before = _stretch(request.before) if request.HasField("before") else None
+    holding = _holding(request.holding) if request.HasField("holding") else None
     try:
         return TimeReport(
-            step=request.step, ranks=request.world_size, now=_stretch(request.now), before=before, final=request.final
+            step=request.step,
+            ranks=request.world_size,
+            now=_stretch(request.now),
+            before=before,
+            final=request.final,
+            holding=holding,
         )
     except ValidationError as error:
         raise BadInput("; ".join(problems(error, TimeReport))) from error
+
+
+def _holding(said: training_pb2.Holding) -> Holding:
+    try:
+        return Holding(state_bytes=said.state_bytes, checkpoint_every=said.checkpoint_every)
+    except ValidationError as error:
+        raise BadInput("; ".join(problems(error, Holding))) from error
 
 
 def _stretch(said: training_pb2.Stretch) -> Stretch:

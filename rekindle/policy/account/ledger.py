@@ -23,6 +23,9 @@ CLOCKS = 60.0
 STEPS_SILENT = 3
 """Number of usual steps by which the time of a silent job is longer, as a slow step is reported after its end."""
 
+TIMED = 10
+"""Number of steps that a stretch needs to time a step."""
+
 FAILED = (Outcome.CANCELLED, Outcome.ESCALATE, Outcome.GIVEN_UP)
 """Outcomes of incidents after which training stands if it stood before."""
 
@@ -46,10 +49,20 @@ def told(account: Account, report: TimeReport, *, recovering: bool) -> Account:
         return account
     is_new = current is None or now.began > current.began
     final = report.final or (account.final and not is_new)
-    account = account.model_copy(update={"step": report.step, "ranks": report.ranks, "final": final, "current": now})
+    holding = report.holding or account.holding
+    paced = _paced(account.paced, report)
+    known = {"step": report.step, "ranks": report.ranks, "final": final, "current": now, "holding": holding, "paced": paced}
+    account = account.model_copy(update=known)
     if is_new:
         account = account.model_copy(update={"stands": (*account.stands, *_ended(before, report))})
     return account if recovering and len(account.stands) < MOST_STANDS else settled(account)
+
+
+def _paced(before: Stretch | None, report: TimeReport) -> Stretch | None:
+    """Returns the stretch by which a step is timed. The first step after a recovery says little, as it waits for other ranks."""
+    timed = [one for one in (before, report.before, report.now) if one and one.step_seconds]
+    long = [one for one in timed if one.steps >= TIMED]
+    return long[-1] if long else max(timed, key=lambda one: one.steps, default=None)
 
 
 def _ended(account: Account, report: TimeReport) -> tuple[Stand, ...]:

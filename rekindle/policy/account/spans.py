@@ -8,6 +8,7 @@ from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.incident import Incident
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.situation import Phase
+from rekindle.model.standby import was_standby
 from rekindle.model.verdict import Verdict
 
 PHASES: dict[str, Bucket] = {
@@ -80,6 +81,7 @@ def row_of(incident: Incident) -> Row:
         code=bounds.cut(_code(fault), LONGEST_CODE) if fault else "",
         node=bounds.cut(fault.node, LONGEST_NODE) if fault else "",
         restarts=any(verdict.restarted_at or verdict.mode is Mode.POD_RESCHEDULING for verdict in incident.ladder),
+        standbys=_took_standbys(incident),
         stopped=_stopped(incident) or 0.0,
         waited=sum(span.until - span.since for span in people),
         spans=_joined(_covered(sorted([*people, *phases], key=lambda span: span.since), since, until)),
@@ -112,6 +114,11 @@ def planned_pause(verdict: Verdict) -> float | None:
     if end is None or verdict.mode not in STANDS:
         return None
     return sum(phase.seconds for phase in verdict.phases[: end + 1] if phase.name in STANDS[verdict.mode])
+
+
+def _took_standbys(incident: Incident) -> bool:
+    names = [moved.after.name for verdict in incident.ladder for moved in verdict.switched]
+    return bool(names) and all(map(was_standby, names))
 
 
 def _span(phase: Phase) -> Span:

@@ -13,7 +13,7 @@ from rekindle.model.cluster import Pod, PodPhase
 from rekindle.model.fault import FaultKind
 from rekindle.model.job import Job, SubHealthStrategy, Trait
 from rekindle.model.keys import GENERATION
-from rekindle.model.standby import Standby, Upkeep
+from rekindle.model.standby import Standby, Upkeep, name_of
 from rekindle.model.state import JobState
 from rekindle.policy.detection.pod_ranks import is_standby, ranked
 from rekindle.policy.placement import avoided_nodes
@@ -83,7 +83,7 @@ def plan(stem: str, pods: Sequence[Pod], count: int, avoid_nodes: Iterable[str])
     fit = [pod for pod in known if model and _is_fit(pod, model, ill, avoid)]
     stay = sorted(fit, key=_worth)[:count]
     taken = {pod.metadata.name for pod in pods}
-    free = [name for number in range(len(pods) + count) if (name := f"{stem}-standby-{number}") not in taken]
+    free = [name for number in range(len(pods) + count) if (name := name_of(stem, number)) not in taken]
     return Plan(stay, [pod for pod in known if pod not in stay], free[: count - len(stay)], model, avoid)
 
 

@@ -9,7 +9,7 @@ from temporalio.testing import ActivityEnvironment
 from activities.pods import PodActivities
 from rekindle.model import account, explained, node_record
 from rekindle.model import stress as stress_values
-from rekindle.model.account import Account, Bucket, Row, Span, Stand, Stretch, TimeReport
+from rekindle.model.account import Account, Bucket, Holding, Row, Span, Stand, Stretch, TimeReport
 from rekindle.model.activities.jobs import (
     EndSession,
     EventRequest,
@@ -383,9 +383,12 @@ def incident_of(number: int, case: Case, policy: SubHealthStrategy) -> Incident:
     )
 
 
+STRETCH = Stretch(began=1e9 / 3, ended=2e9 / 3, steps=10**9, checkpoint=1e9 / 7, again=1e9 / 7)
+HOLDING = Holding(state_bytes=2**63 - 1, checkpoint_every=2**63 - 1)
+
+
 def worn_account() -> Account:
     """Returns the account of a job with as many incidents as are kept, of which some are not counted yet."""
-    stretch = Stretch(began=1e9 / 3, ended=2e9 / 3, steps=10**9, checkpoint=1e9 / 7, again=1e9 / 7)
     everything = dict.fromkeys(Bucket, 1000000000.0 / 3)
     spans = tuple(Span(since=1e9 / 3, until=2e9 / 3, bucket=Bucket.NOT_RECOVERED) for _ in range(30))
     rows = [
@@ -398,6 +401,7 @@ def worn_account() -> Account:
             cause="sub_health",
             code="c" * LONGEST_CODE,
             node="n" * LONGEST_NODE,
+            standbys=True,
             stopped=1e9 / 3,
             waited=1e6 / 3,
             spans=spans if number >= account.KEPT_ROWS - KEPT_SPANS else (),
@@ -410,9 +414,11 @@ def worn_account() -> Account:
         since=1e9 / 3,
         until=2e9 / 3,
         seconds=everything,
-        stands=(Stand(stretch=stretch, until=1e9 / 3),) * 5,
-        current=stretch,
+        stands=(Stand(stretch=STRETCH, until=1e9 / 3),) * 5,
+        current=STRETCH,
         rows=tuple(rows),
+        holding=HOLDING,
+        paced=STRETCH,
         marks=(account.Mark(until=1e9 / 3, seconds=everything),) * marks.MOST,
     )
 
@@ -576,7 +582,13 @@ async def examples(job: Job) -> list[Any]:
         Attachment(queue=TEXT, session=TEXT, since=NOW),
         Progress(incarnation=TEXT, step=1),
         account.Ended(name=a_name(1), reason=TEXT, account=worn_account()),
-        TimeReport(step=10**9, ranks=MOST_RANKS, now=worn_account().stands[0].stretch, before=worn_account().stands[0].stretch),
+        TimeReport(
+            step=10**9,
+            ranks=MOST_RANKS,
+            now=worn_account().stands[0].stretch,
+            before=worn_account().stands[0].stretch,
+            holding=HOLDING,
+        ),
         AskRequest(job_id=job.id, request=request, request_id=TEXT),
         Backup(old=pod_ref(1), backup=pod_ref(2)),
         Replacement(old=pod_ref(1), backup=pod_ref(2)),

@@ -54,6 +54,28 @@ class Stretch(google.protobuf.message.Message):
 Global___Stretch: typing_extensions.TypeAlias = Stretch
 
 @typing.final
+class Holding(google.protobuf.message.Message):
+    """What a rank trains, as far as the cost of a recovery depends on it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STATE_BYTES_FIELD_NUMBER: builtins.int
+    CHECKPOINT_EVERY_FIELD_NUMBER: builtins.int
+    state_bytes: builtins.int
+    """Bytes of the state that a replacement of this rank takes from another one."""
+    checkpoint_every: builtins.int
+    """Steps between two checkpoints; 0: none is written."""
+    def __init__(
+        self,
+        *,
+        state_bytes: builtins.int = ...,
+        checkpoint_every: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["checkpoint_every", b"checkpoint_every", "state_bytes", b"state_bytes"]) -> None: ...
+
+Global___Holding: typing_extensions.TypeAlias = Holding
+
+@typing.final
 class TimeReport(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -64,6 +86,7 @@ class TimeReport(google.protobuf.message.Message):
     NOW_FIELD_NUMBER: builtins.int
     BEFORE_FIELD_NUMBER: builtins.int
     FINAL_FIELD_NUMBER: builtins.int
+    HOLDING_FIELD_NUMBER: builtins.int
     job_id: builtins.str
     protocol: builtins.int
     world_size: builtins.int
@@ -79,6 +102,10 @@ class TimeReport(google.protobuf.message.Message):
     def before(self) -> Global___Stretch:
         """The one before it. Not there: no rank has had one, or none knows of it."""
 
+    @property
+    def holding(self) -> Global___Holding:
+        """That of the rank that holds most. Not there: no rank has said it."""
+
     def __init__(
         self,
         *,
@@ -89,9 +116,10 @@ class TimeReport(google.protobuf.message.Message):
         now: Global___Stretch | None = ...,
         before: Global___Stretch | None = ...,
         final: builtins.bool = ...,
+        holding: Global___Holding | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["before", b"before", "now", b"now"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["before", b"before", "final", b"final", "job_id", b"job_id", "now", b"now", "protocol", b"protocol", "step", b"step", "world_size", b"world_size"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["before", b"before", "holding", b"holding", "now", b"now"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["before", b"before", "final", b"final", "holding", b"holding", "job_id", b"job_id", "now", b"now", "protocol", b"protocol", "step", b"step", "world_size", b"world_size"]) -> None: ...
 
 Global___TimeReport: typing_extensions.TypeAlias = TimeReport
 
@@ -460,6 +488,7 @@ class Stepped(google.protobuf.message.Message):
     NOW_FIELD_NUMBER: builtins.int
     BEFORE_FIELD_NUMBER: builtins.int
     INTERVALS_FIELD_NUMBER: builtins.int
+    HOLDING_FIELD_NUMBER: builtins.int
     step: builtins.int
     steps_lost: builtins.int
     """Steps that this rank had executed before the restart and executes again."""
@@ -475,6 +504,10 @@ class Stepped(google.protobuf.message.Message):
     def intervals(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Interval]:
         """What it did since it was asked to rebuild, and the step itself."""
 
+    @property
+    def holding(self) -> Global___Holding:
+        """What it trains. Not there: it was not compared with other ranks yet."""
+
     def __init__(
         self,
         *,
@@ -483,9 +516,10 @@ class Stepped(google.protobuf.message.Message):
         now: Global___Stretch | None = ...,
         before: Global___Stretch | None = ...,
         intervals: collections.abc.Iterable[Global___Interval] | None = ...,
+        holding: Global___Holding | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["before", b"before", "now", b"now"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["before", b"before", "intervals", b"intervals", "now", b"now", "step", b"step", "steps_lost", b"steps_lost"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["before", b"before", "holding", b"holding", "now", b"now"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["before", b"before", "holding", b"holding", "intervals", b"intervals", "now", b"now", "step", b"step", "steps_lost", b"steps_lost"]) -> None: ...
 
 Global___Stepped: typing_extensions.TypeAlias = Stepped
 

@@ -18,7 +18,7 @@ from rekindle_training.adapter.digest import leaf_digest
 from rekindle_training.adapter.leaves import leaves
 from rekindle_training.adapter.own_buffers import LARGEST, Name
 from rekindle_training.adapter.reported_loss import Finite, problem
-from rekindle_training.adapter.sharding import Ranks, holders
+from rekindle_training.adapter.sharding import Ranks, holders, local
 from rekindle_training.adapter.team import Team
 from rekindle_training.adapter.trained import ATTRIBUTES, OWN_BUFFERS, Trained
 
@@ -44,6 +44,8 @@ class Comparison:
         declared: the ranks that have the same state as this one; None: the tensors show it.
         """
         self._trained, self._rank, self._team, self._declared = trained, rank, team, declared
+        self.state_bytes = 0
+        """Bytes of the tensors that were compared last, those of this rank."""
 
     def run(self, *, gradients: bool, recovered: bool, loss: Finite | None = None) -> None:
         """Args:
@@ -61,6 +63,7 @@ class Comparison:
         if not gradients:
             del state["gradients"]
         state["data"] = getattr(self._trained.data, "same_on_all_ranks", {})
+        self.state_bytes = sum(local(leaf).nbytes for _, leaf in leaves(state, "") if isinstance(leaf, torch.Tensor))
         mine = self._digests(state)
         differing, losses = self._differing(mine, loss)
         self._refuse_state([group for group in differing if not group[1]], mine, recovered=recovered)

@@ -33,7 +33,7 @@ from rekindle_training.adapter.unregistered_loaders import Loaders
 from rekindle_training.adapter.untouched import Untouched
 from rekindle_training.processor.gate import Check, Go, Join, Pause, Stand, Switch, Wish, WriteLast
 from rekindle_training.stress.checks import Checks
-from rekindle_wire.training_pb2 import Leave, Standing
+from rekindle_wire.training_pb2 import Holding, Leave, Standing
 
 log = logging.getLogger(__name__)
 
@@ -493,6 +493,7 @@ class Training:
             words = ""
         if words:
             self._attempts.refuse(words, of_script=False)
+        self._processor.holding = Holding(state_bytes=self._comparison.state_bytes, checkpoint_every=self._periodic.every)
         self._proof_due = self._has_recovered = False
 
     def _at_boundary(self, work: Callable[[], None], *, protects: bool = False) -> bool:

@@ -34,7 +34,7 @@ class Periodic:
         every: steps between two checkpoints; 0: none is written.
         is_loss: whether an error says that other ranks were lost.
         """
-        self._store, self._every, self._is_loss = store, every, is_loss
+        self._store, self.every, self._is_loss = store, every, is_loss
         self._again = 0
         """Step after which a failed checkpoint is tried again; 0: none."""
         self._patience = FIRST_SECONDS
@@ -50,7 +50,7 @@ class Periodic:
         """Step and time since which the pace of training is measured."""
 
     def is_due(self, step: int) -> bool:
-        return step > 0 and self._every > 0 and (step % self._every == 0 or step == self._again)
+        return step > 0 and self.every > 0 and (step % self.every == 0 or step == self._again)
 
     def join(self, step: int) -> None:
         """Begins a new generation. Its other members may not know of a pending try, which is dropped."""
@@ -93,7 +93,7 @@ class Periodic:
             return 1
         seconds_per_step = max(time.monotonic() - self._took - since, 1e-6) / (step - begun)
         seconds = max(self._patience, SHARE * self._took)
-        return max(min(math.ceil(seconds / seconds_per_step), self._every), 1)
+        return max(min(math.ceil(seconds / seconds_per_step), self.every), 1)
 
     def _is_put_off(self, step: int, wait: int) -> bool:
         """Returns whether any rank requests to wait. All ranks then wait for the largest number of steps."""
@@ -102,7 +102,7 @@ class Periodic:
         if not (longest := max(steps for steps, _ in said)):
             return False
         self._patience = min(2 * self._patience, MOST_SECONDS)
-        self._again = min(step + longest, step - step % self._every + self._every)
+        self._again = min(step + longest, step - step % self.every + self.every)
         self._since = (step, time.monotonic())
         if dist.get_rank() == 0:
             reason = next((reason for _, reason in said if reason), "ranks were lost while they wrote it")

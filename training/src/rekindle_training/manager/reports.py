@@ -22,7 +22,7 @@ from rekindle_wire.recover_pb2 import (
     StressTestResult,
     SwitchResult,
 )
-from rekindle_wire.training_pb2 import ProgressReport, Stretch, TimeReport
+from rekindle_wire.training_pb2 import ProgressReport, TimeReport
 
 log = logging.getLogger(__name__)
 
@@ -130,12 +130,10 @@ class Reports:
             self.begun_again.set()
         self.progress(step, steps_lost, world_size)
 
-    def time(self, now: Stretch, before: Stretch, step: int, world_size: int, *, final: bool) -> None:
+    def time(self, report: TimeReport) -> None:
         """Reports for how long the job has trained. Nothing waits for it."""
-        log.debug("time report sent", extra={"step": step, "began": now.began})
-        self.times[now.began] = TimeReport(
-            protocol=PROTOCOL, world_size=world_size, step=step, now=now, before=before if before.began else None, final=final
-        )
+        log.debug("time report sent", extra={"step": report.step, "began": report.now.began})
+        self.times[report.now.began] = report
         self.times_told.clear()
         self.timed.set()
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from rekindle_training.manager.membership import Membership
 from rekindle_training.manager.rank_process import RankProcess
 from rekindle_training.manager.reports import Reports
-from rekindle_wire.training_pb2 import RankMessage, Stretch
+from rekindle_wire import PROTOCOL
+from rekindle_wire.training_pb2 import Holding, RankMessage, Stretch, TimeReport
 
 EVERY_SECONDS = 300.0
 """Seconds after which a stretch that goes on is reported again."""
@@ -23,6 +24,7 @@ class _Rank:
     step: int = 0
     now: Stretch = field(default_factory=Stretch)
     before: Stretch = field(default_factory=Stretch)
+    holding: Holding | None = None
 
 
 class Times:
@@ -52,6 +54,7 @@ class Times:
         match message.WhichOneof("kind"):
             case "stepped":
                 rank.step, rank.now, rank.before = message.stepped.step, message.stepped.now, message.stepped.before
+                rank.holding = message.stepped.holding if message.stepped.HasField("holding") else None
                 if rank.now.began > self._told.ended:
                     self._fresh.add(process.identity)
             case "heartbeat" if message.heartbeat.now.began == rank.now.began:  # the first step of another one tells of both
@@ -73,8 +76,17 @@ class Times:
 
     def _report(self, ranks: list[_Rank], *, final: bool = False) -> None:
         now, before = _whole([rank.now for rank in ranks]), _whole([rank.before for rank in ranks])
-        step = max(rank.step for rank in ranks)
-        self._reports.time(now, before, step, self._membership.world_size, final=final)
+        holdings = [rank.holding for rank in ranks if rank.holding]
+        report = TimeReport(
+            protocol=PROTOCOL,
+            world_size=self._membership.world_size,
+            step=max(rank.step for rank in ranks),
+            now=now,
+            before=before if before.began else None,
+            final=final,
+            holding=max(holdings, key=lambda one: one.state_bytes, default=None),
+        )
+        self._reports.time(report)
         self._told = now
         self._fresh = {name for name, rank in self._ranks.items() if rank.now.began > now.ended}
 

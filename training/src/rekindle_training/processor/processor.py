@@ -26,6 +26,7 @@ from rekindle_wire.training_pb2 import (
     Heartbeat,
     Held,
     Hello,
+    Holding,
     Interval,
     Leave,
     Leaving,
@@ -92,6 +93,8 @@ class Processor:
         self._leaving: Leaving | None = None
         """Message sent in this generation at the end of the loop. None: the loop has not ended."""
         self.stretches = Stretches()
+        self.holding: Holding | None = None
+        """What this rank trains. None: it was not compared with other ranks yet."""
         self._steps_lost = 0
         self._did: list[Interval] = []
         """Intervals of the work of this rank to join its generation, until its first step in it is reported."""
@@ -164,7 +167,14 @@ class Processor:
             did, self._did = self._did, []
             first = [Interval(name="first step", began=self._joined_at, ended=time.time_ns())] if did else []
             now, before = _sent(self.stretches.now), _sent(self.stretches.before)
-            stepped = Stepped(step=step, steps_lost=self._steps_lost, now=now, before=before, intervals=[*did, *first])
+            stepped = Stepped(
+                step=step,
+                steps_lost=self._steps_lost,
+                now=now,
+                before=before,
+                intervals=[*did, *first],
+                holding=self.holding,
+            )
             self._state(RankMessage(stepped=stepped))
 
     def tested(self, tested: StressTested) -> None:
