@@ -14,6 +14,7 @@ COLOURS = {
     Bucket.LOADING: "#6d4c41",
     Bucket.CHECKPOINT: "#1565c0",
     Bucket.AGAIN: "#8e24aa",
+    Bucket.MISSING: "#7c8a00",
     Bucket.DETECTION: "#f9a825",
     Bucket.DECISION: "#ef6c00",
     Bucket.PODS: "#c62828",

@@ -127,9 +127,9 @@ async def _look(rekindle: Rekindle, sort: Sort) -> tuple[list[Line], int]:
 def _line(row: JobRow, status: JobStatus, recovery: RunningRecovery | None, now: datetime) -> Line:
     state, seconds = status.state, now.timestamp()
     account = standing.account_of(state, seconds)
-    current, trains = state.account.current, not status.running and standing.stands_since(state) is None
+    current, paced, trains = account.current, account.paced, not status.running and standing.stands_since(state) is None
     step = state.account.step or (state.progress.step if state.progress else None)
-    step_seconds = current.step_seconds if current else None
+    step_seconds = paced.step_seconds if paced else None
     if step and step_seconds and trains and not account.final and current:
         step += int(max(seconds - current.ended, 0.0) / step_seconds)
     hour = summary.of_job(row.name, row.id, account, since=seconds - HOUR)

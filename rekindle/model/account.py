@@ -33,6 +33,8 @@ class Bucket(StrEnum):
     CHECKPOINT = "checkpoint"
     AGAIN = "steps done again"
     """Steps that had been completed before a restart."""
+    MISSING = "missing replicas"
+    """Accelerators that are not there while training goes on with fewer."""
     DETECTION = "detection"
     """Time from the last completed step to the beginning of the incident, with the time that a rule gives a fault."""
     DECISION = "decision"
@@ -57,6 +59,8 @@ class Stretch(Value):
     """Seconds of it in which checkpoints were written."""
     again: Seconds = 0.0
     """Seconds of it in which steps were executed again."""
+    missing: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of the job's ranks that were missing in it."""
 
     @model_validator(mode="after")
     def _adds_up(self) -> Self:
@@ -71,11 +75,13 @@ class Stretch(Value):
 
     @property
     def seconds(self) -> dict[Bucket, float]:
-        """Seconds of the stretch by bucket. Their sum is its length."""
-        whole = self.ended - self.began
-        checkpoint = min(self.checkpoint, whole)
-        again = min(self.again, whole - checkpoint)
-        return {Bucket.TRAINING: whole - checkpoint - again, Bucket.CHECKPOINT: checkpoint, Bucket.AGAIN: again}
+        """Seconds of the stretch by bucket. Their sum is its length. Those of missing ranks are in a bucket of their own."""
+        length = self.ended - self.began
+        missing = length * self.missing
+        checkpoint = min(self.checkpoint, length)
+        again = min(self.again, length - checkpoint)
+        spent = {Bucket.TRAINING: length - checkpoint - again, Bucket.CHECKPOINT: checkpoint, Bucket.AGAIN: again}
+        return {bucket: found * (1 - self.missing) for bucket, found in spent.items()} | {Bucket.MISSING: missing}
 
 
 class Holding(Value):

@@ -100,6 +100,15 @@ def test_a_restart_is_counted_as_computed_by_hand() -> None:
     assert row.cost == pytest.approx(30.0 + 20.0)
 
 
+def test_accelerators_that_are_not_there_train_nothing() -> None:
+    """A quarter of the ranks is missing in the second stretch. Its checkpoint is written by the others."""
+    account = ledger.registered(Account(), ZERO)
+    account = ledger.told(account, report(stretch(0, 100, 100)), recovering=False)
+    small = stretch(100, 180, 40, checkpoint=8).model_copy(update={"missing": 0.25})
+    account = ledger.as_of(ledger.told(account, report(small, final=True), recovering=False), ZERO + 180, None)
+    assert rounded(account.seconds) == {"training": 100.0 + 54.0, "checkpoint": 6.0, "missing replicas": 20.0}
+
+
 def test_a_summary_says_what_a_restart_has_cost() -> None:
     """Goodput, times to recovery with and without waiting for people, costs by node and code, and the price."""
     account = ledger.as_of(restarted_job(), ZERO + 500, None)

@@ -82,7 +82,7 @@ ACCOUNT = Account(
     until=220.0,
     seconds={Bucket.TRAINING: 100.0, Bucket.START_UP: 10.0, Bucket.REBUILDING: 10.0},
     stands=(Stand(stretch=Stretch(began=220.0, ended=230.0, steps=10, checkpoint=1.0, again=2.0), until=240.0),),
-    current=Stretch(began=240.0, ended=250.0, steps=10),
+    current=Stretch(began=240.0, ended=250.0, steps=10, missing=0.25),
     step=40,
     stepped_at=111.0,
     holding=Holding(state_bytes=2**30, checkpoint_every=100),

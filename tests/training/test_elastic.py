@@ -76,6 +76,9 @@ async def test_training_goes_on_without_a_pod_that_is_lost(elastic: Job, gateway
     assert (strategy, code) == ("downgrade", 0)
     assert re.fullmatch(r"training goes on after step \d+, with 3 of 4 ranks", info)
     assert await elastic.codes() == {0, -signal.SIGKILL}
+    times = gateway.all("ReportTime")
+    assert [report.now.missing_share for report in times if report.final] == [0.25]
+    assert {report.before.missing_share for report in times} == {0.0}
     assert is_as_whole(elastic, whole, 3)
 
 

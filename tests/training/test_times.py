@@ -201,6 +201,16 @@ def test_a_stretch_ends_where_training_stands() -> None:
     assert rank.now == Stretch(began=20.0, ended=22.5, steps=1, checkpoint=1.0)
 
 
+def test_a_stretch_has_the_share_of_ranks_that_are_missing_in_it() -> None:
+    """The number of ranks changes while training stands. What was trained before belongs to the number of then."""
+    rank = Stretches()
+    rank.stepped(1, 10.0, 11.0)
+    rank.stand()
+    rank.missing = 0.25
+    assert rank.stepped(2, 12.0, 13.0).sent().missing_share == 0.25
+    assert rank.before == Stretch(began=10.0, ended=11.0, steps=1)
+
+
 def test_a_clock_that_is_set_back_does_not_turn_a_stretch_round() -> None:
     """A stretch ends no earlier than it began, and the next one does not begin before it."""
     rank = Stretches()

@@ -310,7 +310,12 @@ def _holding(said: training_pb2.Holding) -> Holding:
 def _stretch(said: training_pb2.Stretch) -> Stretch:
     try:
         return Stretch(
-            began=said.began, ended=said.ended, steps=said.steps, checkpoint=said.checkpoint_seconds, again=said.again_seconds
+            began=said.began,
+            ended=said.ended,
+            steps=said.steps,
+            checkpoint=said.checkpoint_seconds,
+            again=said.again_seconds,
+            missing=said.missing_share,
         )
     except ValidationError as error:
         raise BadInput("; ".join(problems(error, Stretch))) from error

@@ -30,6 +30,7 @@ class Stretch(google.protobuf.message.Message):
     STEPS_FIELD_NUMBER: builtins.int
     CHECKPOINT_SECONDS_FIELD_NUMBER: builtins.int
     AGAIN_SECONDS_FIELD_NUMBER: builtins.int
+    MISSING_SHARE_FIELD_NUMBER: builtins.int
     began: builtins.float
     """Start of its first step. 0: there is no such stretch."""
     ended: builtins.float
@@ -40,6 +41,8 @@ class Stretch(google.protobuf.message.Message):
     """Seconds of it in which checkpoints were written."""
     again_seconds: builtins.float
     """Seconds of it in which steps were executed again that had been completed before a restart, without checkpoints."""
+    missing_share: builtins.float
+    """Share of the job's ranks that were missing while the others went on, from 0 to 1."""
     def __init__(
         self,
         *,
@@ -48,8 +51,9 @@ class Stretch(google.protobuf.message.Message):
         steps: builtins.int = ...,
         checkpoint_seconds: builtins.float = ...,
         again_seconds: builtins.float = ...,
+        missing_share: builtins.float = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["again_seconds", b"again_seconds", "began", b"began", "checkpoint_seconds", b"checkpoint_seconds", "ended", b"ended", "steps", b"steps"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["again_seconds", b"again_seconds", "began", b"began", "checkpoint_seconds", b"checkpoint_seconds", "ended", b"ended", "missing_share", b"missing_share", "steps", b"steps"]) -> None: ...
 
 Global___Stretch: typing_extensions.TypeAlias = Stretch
 

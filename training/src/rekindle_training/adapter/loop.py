@@ -435,6 +435,7 @@ class Training:
 
     def _join(self, wish: Join) -> None:
         joined = self._membership.join(wish)
+        self._stretches.missing = self._communicator.team.missing_share
         self._periodic.join(self.step)
         self._checkpoint_due = joined and self._periodic.is_due(self.step)
         self._calls_due = self._calls_unsure = joined and self.step > 0 and not wish.rebuild.begins

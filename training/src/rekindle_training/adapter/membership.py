@@ -170,7 +170,7 @@ class Membership:
         """Takes the shares that this rank is to carry, and keeps what it had of others for ranks that may need it.
 
         Raises:
-            StateMismatch: nobody has sent the state of a share that it is to carry.
+            StateMismatch: the state of a share that it is to carry did not arrive.
         """
         rank, trained = self._rank, self._rank.trained
         others = set(rank.communicator.team.shares(self._number)) - {self._number}
@@ -178,7 +178,7 @@ class Membership:
         if not (others or trained.carried):
             return
         if missing := sorted(others - trained.carried.keys() - given.keys()):
-            raise StateMismatch(f"nobody has sent the state of rank {missing[0]}, whose share this rank is to carry")
+            raise StateMismatch(f"the state of rank {missing[0]}, whose share this rank is to carry, did not arrive")
         for share, then in shared_out(trained, rank.shares, others, given).items():
             rank.peer_backup.keep(share, rank.gate.completed, then.pickled)
         self._attempts.forget_tries()

@@ -84,7 +84,7 @@ class StepLog:
                 self._open()
             times = f'"step": {step}, "start": {start!r}, "end": {end!r}, "generation": {generation}'
             so_far = f'"began": {stretch.began!r}, "steps": {stretch.steps}'
-            spent = f'"checkpoint": {stretch.checkpoint!r}, "again": {stretch.again!r}'
+            spent = f'"checkpoint": {stretch.checkpoint!r}, "again": {stretch.again!r}, "missing": {stretch.missing!r}'
             self._write(f"{self._who}, {times}, {so_far}, {spent}}}\n")
 
     def close(self) -> None:
@@ -115,9 +115,10 @@ class StepLog:
 
 def _stretch(line: dict[str, Any]) -> Stretch:
     began, ended, checkpoint, again = (float(line[name]) for name in ("began", "end", "checkpoint", "again"))
-    if not 0 <= began <= ended < math.inf or not (0 <= checkpoint < math.inf and 0 <= again < math.inf):
+    missing = float(line.get("missing", 0.0))  # an earlier version did not write it
+    if not 0 <= began <= ended < math.inf or not (0 <= checkpoint < math.inf and 0 <= again < math.inf and 0 <= missing <= 1):
         raise ValueError("no stretch has such times")
-    return Stretch(began=began, ended=ended, steps=int(line["steps"]), checkpoint=checkpoint, again=again)
+    return Stretch(began=began, ended=ended, steps=int(line["steps"]), checkpoint=checkpoint, again=again, missing=missing)
 
 
 def _end(path: Path) -> bytes:

@@ -34,6 +34,11 @@ class Team:
         """Returns whether no rank is missing."""
         return self.size == len(self.carriers)
 
+    @property
+    def missing_share(self) -> float:
+        """Share of the ranks that are missing, from 0 to 1."""
+        return 1 - self.size / len(self.carriers)
+
     def index(self, rank: int) -> int:
         """Returns the number of a rank in the process group."""
         return self.members.index(rank)

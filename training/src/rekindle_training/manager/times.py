@@ -104,4 +104,5 @@ def _whole(stretches: list[Stretch]) -> Stretch:
         steps=last.steps,
         checkpoint_seconds=last.checkpoint_seconds,
         again_seconds=last.again_seconds + (last.began - began if last.again_seconds else 0.0),
+        missing_share=last.missing_share,
     )

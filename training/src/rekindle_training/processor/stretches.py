@@ -20,6 +20,8 @@ class Stretch:
     """Seconds in which checkpoints were written."""
     again: float = 0.0
     """Seconds in which steps were executed that an earlier process had completed, without checkpoints."""
+    missing: float = 0.0
+    """Share of the job's ranks that were missing, from 0 to 1."""
 
     def sent(self) -> wire.Stretch:
         return wire.Stretch(
@@ -28,6 +30,7 @@ class Stretch:
             steps=self.steps,
             checkpoint_seconds=self.checkpoint,
             again_seconds=self.again,
+            missing_share=self.missing,
         )
 
 
@@ -39,6 +42,8 @@ class Stretches:
         """Stretch before it, of this process, or of an earlier one of this rank as far as the step log tells."""
         self._earlier: Callable[[], Stretch | None] = lambda: None
         self._furthest = 0
+        self.missing = 0.0
+        """Share of the job's ranks that are missing from the next stretch on."""
         self._stands = True
         self._written = 0.0
 
@@ -70,7 +75,7 @@ class Stretches:
         if self._stands or self.now is None:
             self.before = self.now or self._earlier()
             began = max(start, self.now.ended) if self.now else start  # a clock may be set back
-            self.now, self._stands = Stretch(began, began), False
+            self.now, self._stands = Stretch(began, began, missing=self.missing), False
         again = max(end - start - self._written, 0.0) if step <= self._furthest else 0.0
         return self._extend(end, steps=1, again=again)
 
