@@ -1,5 +1,6 @@
 """Loaders that `rekindle_training.batches` accepts, its errors for others, and the detection of a loader that was not given."""
 
+import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,8 +14,10 @@ from torchdata import nodes
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import rekindle_training
+from rekindle_training.adapter import own
 from rekindle_training.adapter.places import Places
 from rekindle_training.adapter.unregistered_loaders import Loaders
+from rekindle_training.data import pickled
 from rekindle_training.data.kinds import refuse_raw
 from tests.training.scripts.batched import Counting, Rows, Stream, content, taken
 
@@ -152,3 +155,57 @@ def test_an_object_of_the_script_may_draw_from_loaders_inside() -> None:
     with Loaders(Counting(), lambda: turn[0], Places()).watched():
         for turn[0] in (1, 2, 3):
             next(drawn)
+
+
+class Drawing:
+    """Loader that draws numbers, and whose state is that of its generator: a tensor."""
+
+    def __init__(self) -> None:
+        self._numbers = torch.Generator().manual_seed(1)
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        while True:
+            yield torch.rand(2, generator=self._numbers)
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        return {"numbers": self._numbers.get_state()}
+
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        self._numbers.set_state(state["numbers"])
+
+
+def test_a_loader_whose_state_has_tensors_comes_to_the_same_position() -> None:
+    """The position after a repeated batch has the bytes of the first time, as the session compares them."""
+    batches = rekindle_training.batches(Drawing())
+    next(batches)
+    before = own.take(batches, None)
+    first, position = next(batches), own.take(batches, None).data
+    own.put(before, batches, None)
+    assert torch.equal(next(batches), first)
+    assert own.take(batches, None).data == position
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.arange(6.0).reshape(2, 3).T,
+        torch.tensor(2.5, dtype=torch.bfloat16),
+        torch.empty(0, 3, dtype=torch.int64),
+        torch.nn.Parameter(torch.ones(2)),
+        torch.ones(2, 2).to_sparse(),
+        torch.tensor([True, False]),
+    ],
+    ids=["transposed", "without dimensions", "empty", "parameter", "sparse", "boolean"],
+)
+def test_a_tensor_of_a_state_is_read_as_it_was(tensor: torch.Tensor) -> None:
+    """Type, shape and content are those of the tensor. Equal plain tensors have equal bytes."""
+    read = pickle.loads(pickled.dumps({"tensor": tensor}))["tensor"]
+    assert (type(read), read.dtype, read.shape, read.requires_grad) == (
+        type(tensor),
+        tensor.dtype,
+        tensor.shape,
+        tensor.requires_grad,
+    )
+    assert torch.equal(read.to_dense(), tensor.to_dense())
+    if type(tensor) is torch.Tensor and not tensor.is_sparse:
+        assert pickled.dumps(tensor) == pickled.dumps(tensor.clone())

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from rekindle_training.adapter.state import Stateful
-from rekindle_training.data import process_generators
+from rekindle_training.data import pickled, process_generators
 from rekindle_training.data.process_generators import States
 
 
@@ -61,7 +61,7 @@ def take(data: Stateful | None, module: str | None, buffers: tuple[bytes, bytes]
     global _moved, _own
     found = (
         *process_generators.take(module),
-        None if data is None else pickle.dumps(data.state_dict()),
+        None if data is None else pickled.dumps(data.state_dict()),
         *buffers,
     )
     if found != _moved:

@@ -3,7 +3,6 @@
 A carried share is computed as its rank would: with that rank's random numbers, data position and buffers.
 """
 
-import pickle
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,6 +13,7 @@ from rekindle_training.adapter.data_parallel import DataParallel
 from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.team import Team
 from rekindle_training.adapter.trained import Trained
+from rekindle_training.data import pickled
 from rekindle_training.data.shares import Shares
 
 
@@ -64,7 +64,7 @@ class Playing:
 
     def _put(self, share: int, then: Own) -> None:
         data = self._shares.of(share)
-        moved = then.data is not None and pickle.dumps(data.state_dict()) != then.data
+        moved = then.data is not None and pickled.dumps(data.state_dict()) != then.data
         own.put(then, data if moved else None, self._trained.accelerator)
         self._trained.own_buffers.put(then.described, then.buffers)
 

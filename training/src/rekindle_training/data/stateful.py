@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from rekindle_training.data import pickled
 from rekindle_training.data.random_numbers import Start, isolated, mixed
 from rekindle_training.data.workers import tell_epoch
 from rekindle_training.wire import LARGEST_OWN
@@ -84,7 +85,7 @@ class Keeping:
         state = self._loader.state_dict()
         if not self._is_whole(state):
             return
-        self._state, self._skip = pickle.dumps(state), 0
+        self._state, self._skip = pickled.dumps(state), 0
         if len(self._state) > LARGEST_OWN:
             raise ValueError(
                 f"batches(loader): the state of {type(self._loader).__name__} has {len(self._state) / 1e6:.1f} MB; accepted are "

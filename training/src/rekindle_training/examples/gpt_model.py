@@ -67,6 +67,10 @@ class Text:
         windows = torch.stack([self._text[start : start + CONTEXT + 1] for start in starts])
         return windows[:, :-1], windows[:, 1:]
 
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        while True:
+            yield self.batch()
+
     def state_dict(self) -> dict[str, torch.Tensor]:
         return {"draw": self._draw.get_state()}
 
