@@ -178,7 +178,7 @@ class Membership:
         if not (others or trained.carried):
             return
         if missing := sorted(others - trained.carried.keys() - given.keys()):
-            raise StateMismatch(f"nobody has sent the state of rank {missing[0]}, whose share this rank is to carry")
+            raise StateMismatch(f"the state of rank {missing[0]} was not sent, whose share this rank is to carry")
         for share, then in shared_out(trained, rank.shares, others, given).items():
             rank.peer_backup.keep(share, rank.gate.completed, then.pickled)
         self._attempts.forget_tries()
