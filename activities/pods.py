@@ -23,6 +23,7 @@ from rekindle.model.activities.jobs import JobLook, JobRequest, Survey, SurveyRe
 from rekindle.model.activities.pods import (
     Backup,
     BackupRequest,
+    LeftRequest,
     NewPodsRequest,
     OldPodsRequest,
     PodCount,
@@ -344,6 +345,16 @@ class PodActivities:
             async with heartbeating():
                 pods = await self._cluster.ensure_no_backups(request.job_id, request.grace_seconds)
                 return tuple(ref(pod) for pod in pods)
+
+    @activity.defn
+    async def delete_left(self, request: LeftRequest) -> None:
+        """Deletes the pods of ranks that have left the job. A pod that has ended by itself is deleted too."""
+        with translating_errors():
+            async with heartbeating():
+                pods = await self._cluster.pods(request.job_id)
+                left = [pod for pod in pods if rank_of(pod) in request.pod_ranks and not is_backup(pod)]
+                for pod in left:
+                    await self._cluster.ensure_deleted(request.job_id, pod.metadata.name, pod.metadata.uid, 0)
 
     @activity.defn
     async def sweep(self, request: SweepRequest) -> None:

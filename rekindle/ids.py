@@ -113,6 +113,7 @@ class Workflows:
     ONLINE_RETRY = "OnlineRetry"
     IN_PLACE = "InPlaceRecovery"
     PROCESS_RESCHEDULING = "ProcessRescheduling"
+    ELASTIC_TRAINING = "ElasticTraining"
     DYING_GASP = "DyingGasp"
     POD_RESCHEDULING = "PodRescheduling"
     JOB_RESCHEDULING = "JobRescheduling"

@@ -85,6 +85,7 @@ def activities_of(client: Client, cluster: Cluster) -> Sequence[Callable[..., An
         pods.promote,
         pods.delete_backups,
         pods.sweep,
+        pods.delete_left,
         pods.delete_pods,
         pods.await_old_gone,
         pods.ensure_pods,

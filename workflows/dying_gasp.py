@@ -61,4 +61,4 @@ class DyingGasp(ProcessLevel):
 
     @property
     def _is_nobody_left(self) -> bool:
-        return faulty_ranks.is_nobody_left(self.context.job, self.faults)
+        return faulty_ranks.is_nobody_left(self.context.job, self.faults, self.context.small)

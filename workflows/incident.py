@@ -307,6 +307,7 @@ class IncidentRun:
             lost_nodes=avoided_nodes.lost(everything),
             holders=state.holders,
             links=state.links,
+            small=state.small,
             front=self.case.request.request.front if self.case.request else "",
             platform=self._platform.has_answered,
         )
@@ -353,7 +354,8 @@ class IncidentRun:
         is_left_alone = last.outcome in (Outcome.REFUSED, Outcome.IGNORED)
         if is_left_alone and (last.passing or known.state.attachment not in (None, self._attachment)):
             known.state = faults.rejudged(known.state)  # a missing stream, or an outage of ours, may have been the reason
-        touched = any(verdict.switched or verdict.restarted_at for verdict in verdicts) or LAST.mode in self._situation.tried
+        moved = any(verdict.switched or verdict.restarted_at or verdict.resized for verdict in verdicts)
+        touched = moved or LAST.mode in self._situation.tried
         if touched and not known.state.ended:
             await look(known, self._journal, BETWEEN)
         if self.case.request:

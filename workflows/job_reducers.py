@@ -36,7 +36,7 @@ from rekindle.policy.account import ledger
 from rekindle.policy.detection import refusals
 from rekindle.policy.detection.pod_ranks import count_problem, is_of_count
 from rekindle.policy.drain import drain_verdicts
-from rekindle.policy.modes import contract_words, retries
+from rekindle.policy.modes import contract_words, elastic, retries
 from rekindle.policy.modes.cases import RESTARTS, Case, lost_recovery
 from rekindle.policy.modes.eligibility import MOST_REPAIRS, is_behind_an_operation, recovery_is_on
 from rekindle.policy.modes.mode_table import LAST, MODES, About, row_of
@@ -75,6 +75,7 @@ def registered(state: JobState, registration: Registration, now: datetime) -> Jo
         state = state.with_(registered=True, holders=holders, unswept=contract_words.are_used(job), account=account)
     if DOWNGRADED in job.annotations and job.sub_health is SubHealthStrategy.IGNORE:
         job = job.model_copy(update={"sub_health": _owners_word(state)})  # we wrote `ignore` into the label
+    state = elastic.without_missing(state)
     return state if job == state.job else faults.rejudged(state.with_(job=job), every=True)
 
 
@@ -96,6 +97,7 @@ def _remembered(state: JobState, registration: Registration, now: datetime) -> J
         lost_recovery=recovery,
         left_behind=known.left_behind[-KEPT_PODS:],
         links=known.links,
+        small=known.small,
         given_up=known.given_up if known.given_up and known.given_up.holds else None,  # all else is decided again
         misses_stream=had_another and not state.introduced and recovery_is_on(registration.job),
     )
@@ -126,6 +128,7 @@ def to_remember(state: JobState, recovery: str) -> Remembered:
         retried=state.retried,
         left_behind=state.left_behind,
         links=state.links,
+        small=state.small,
         given_up=state.given_up,
         moved=tuple(one for incident in state.history[-1:] for verdict in incident.ladder for one in verdict.switched),
     )
@@ -145,6 +148,9 @@ def sighted(state: JobState, sighting: Sighting, now: datetime, *, restarting: b
 
     While a mode restarts all pods, holders of ranks are determined at its end.
     """
+    if elastic.is_whole(state, sighting):
+        state = state.with_(small=None)
+    sighting = elastic.seen(state, sighting)
     told = _with_problems(state.with_(standbys=sighting.standbys, storm=sighting.storm), sighting.problems)
     told = with_refusing(told, refusals.refusing(sighting.faults), now)
     state = faults.seen(told, sighting, now, restarting=restarting)
@@ -234,7 +240,7 @@ def progressed(state: JobState, progress: Progress, now: datetime, *, recovering
         return state
     before = state.progress
     if before and before.incarnation != progress.incarnation and not recovering:
-        state = faults.of_a_new_life(state)
+        state = faults.of_a_new_life(state.with_(small=None))
     of_pods = tuple(one for one in state.problems if not is_of_count(one))
     state = state.with_(progress=progress, account=ledger.stepped(state.account, now.timestamp()))
     return faults.rejudged(_with_problems(again.over(state), of_pods))
@@ -462,6 +468,8 @@ def concluded(state: JobState, case: Case, incident: Incident, met: Iterable[Fau
         faults=tuple(faults.left(state, case, incident)),
         account=ledger.concluded(state.account, incident, reports_steps=side_of(state.job).reports_its_steps),
     )
+    for verdict in incident.ladder:
+        state = elastic.resized(state, verdict, _end_of(incident))
     if restarts:
         state = attachments.restarted(state)
     if restarts or last.went_on_at:
@@ -476,6 +484,10 @@ def concluded(state: JobState, case: Case, incident: Incident, met: Iterable[Fau
         *(one.fault for one in state.faults if one.fault.id == again.FAULT),
     ]
     return state.with_(faults=tuple(faults.judged(state.faults, about, f"{last.outcome}: {last.reason}")))
+
+
+def _end_of(incident: Incident) -> datetime:
+    return incident.started_at + timedelta(seconds=incident.seconds)
 
 
 def _made_no_pods(verdict: Verdict) -> bool:

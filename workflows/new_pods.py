@@ -20,7 +20,7 @@ from rekindle.model.job import NoSpare
 from rekindle.model.situation import Handled, PodRef, Switched
 from rekindle.model.verdict import Verdict
 from rekindle.policy.dialogue import orders
-from rekindle.policy.modes import faulty_ranks
+from rekindle.policy.modes import elastic, faulty_ranks
 from rekindle.policy.modes.eligibility import MOST_REPLACED, too_many
 from rekindle.policy.placement import avoided_nodes, spares
 from workflows import hand_over, steps
@@ -61,8 +61,8 @@ class NewPods(ProcessLevel):
         """UIDs of new pods that were found not running."""
         self.moved: list[Switched] = []
         self.left_behind: tuple[PodRef, ...] = ()
-        self.patience_for_spare = timedelta(0)
-        """Time that is left of the limit in which new pods have to get nodes."""
+        self.limit_for_spare = self.patience_for_spare = timedelta(0)
+        """Time in which new pods have to get nodes, and what is left of it."""
 
     def pods_to_replace(self) -> tuple[int, ...]:
         """Returns the pod ranks of the announced faults; raises Ends if they are too many by now."""
@@ -95,7 +95,9 @@ class NewPods(ProcessLevel):
     async def _start(self, pods: tuple[int, ...]) -> None:
         """Creates all new pods before it waits for any of them."""
         limits, avoid = self.context.job.limits, self._nodes_to_avoid()
-        self.patience_for_spare = limits.replacement_scheduled
+        limit = limits.replacement_scheduled
+        self.limit_for_spare = elastic.patience_for_spare(self.context.job, self.context.small, pods, limit)
+        self.patience_for_spare = self.limit_for_spare
         wish = spares.wish(self.MODE, self.context, len(pods))
         for pod_rank in pods:
             request = BackupRequest(
@@ -161,7 +163,7 @@ class NewPods(ProcessLevel):
         if not found.node and workflow.now() < until - EARLY:
             raise PodFails(f"the new pod {backup.backup.name} failed before it had a node: {found.message}")
         if not found.node:
-            limit = seconds(self.context.job.limits.replacement_scheduled)
+            limit = seconds(self.limit_for_spare)
             if held := hand_over.gated(found, limit):
                 raise self.fails(held)
             words = hand_over.without_node(found, backup.before)

@@ -208,7 +208,7 @@ class _Opening:
         return self._is_cut() and self.mode.attachment is not None
 
     def _no_answer(self) -> str:
-        if faulty_ranks.is_nobody_left(self.job, self.mode.standing_faults()):
+        if faulty_ranks.is_nobody_left(self.job, self.mode.standing_faults(), self.mode.context.small):
             return "every pod is lost"
         return self.mode.lost_manager
 

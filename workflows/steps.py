@@ -34,6 +34,7 @@ from rekindle.model.activities.jobs import (
 from rekindle.model.activities.pods import (
     Backup,
     BackupRequest,
+    LeftRequest,
     NewPodsRequest,
     OldPodsRequest,
     PodCount,
@@ -60,6 +61,7 @@ from rekindle.model.links import OnBackup
 from rekindle.model.maintenance import FailoverRequest
 from rekindle.model.node_record import AsideRequest, AsideResult
 from rekindle.model.plan import FailOver, Leaf, LeafView, MoveBack, Moved, SurveyLeafRequest
+from rekindle.model.ranks import written_ranks
 from rekindle.model.situation import PodRef
 from rekindle.model.stress import StressTargets
 from rekindle.model.verdict import Verdict
@@ -287,6 +289,12 @@ async def promote(job_id: str, old: PodRef | None, backup: PodRef) -> None:
 async def delete_backups(job_id: str) -> tuple[PodRef, ...]:
     request = StopRequest(job_id=job_id, grace_seconds=0)
     return await workflow.execute_activity_method(PodActivities.delete_backups, request, **named(WRITE, "delete the backup pod"))
+
+
+async def delete_left(job_id: str, pods: tuple[int, ...]) -> None:
+    request = LeftRequest(job_id=job_id, pod_ranks=pods)
+    words = f"delete the pods of pod ranks {written_ranks(pods)}, which have left"
+    await workflow.execute_activity_method(PodActivities.delete_left, request, **named(WRITE, words))
 
 
 def sweep(job_id: str, pods: tuple[PodRef, ...]) -> ActivityHandle[None]:

@@ -275,7 +275,7 @@ class TrainingJob(PeopleUpdates):
         """
 
         def is_settled() -> bool:
-            lost = faulty_ranks.is_nobody_left(self.state.job, cases.counting(self.state, workflow.now()))
+            lost = faulty_ranks.is_nobody_left(self.state.job, cases.counting(self.state, workflow.now()), self.state.small)
             return not self.state.misses_stream or bool(self.state.ended) or lost
 
         with suppress(TimeoutError):

@@ -6,6 +6,7 @@ from rekindle.model.attachment import Attachment
 from rekindle.model.base import Value
 from rekindle.model.bounds import Note, Text
 from rekindle.model.dialogue import Order
+from rekindle.model.elastic import Small
 from rekindle.model.fault import Fault
 from rekindle.model.job import Job, SubHealthStrategy
 from rekindle.model.links import NodeLinks, OnBackup
@@ -41,6 +42,9 @@ class RecoveryContext(Value):
 
     links: tuple[OnBackup, ...] = ()
     """Ranks that use their backup links."""
+
+    small: Small | None = None
+    """Replicas that are missing, and without which the job trains. None: it trains with all."""
 
     front: Note = ""
     """Workflow id of the requester. Empty: a client requested the mode, or it was not requested."""

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from rekindle.model.approval import Unanswered
 from rekindle.model.base import Value
 from rekindle.model.bounds import Note
+from rekindle.model.elastic import Elastic
 from rekindle.model.keys import FAULT_RETRY_TIMES, HOT_RESET, HOT_RESET_ON, POD_RESCHEDULING
 from rekindle.model.layout import Layout
 from rekindle.model.limits import Limits
@@ -132,6 +133,9 @@ class Job(Value):
 
     priority: int | None = None
     """Priority of the job where spare nodes are fewer than recoveries need. None: that of its pods counts."""
+
+    elastic: Elastic | None = None
+    """Sizes with which the job may train. None: its owner allows no other size than the one it was started with."""
 
     standbys: int = 0
     """Number of pods without a rank that stand by on spare nodes."""

@@ -116,6 +116,10 @@ APPROVAL = "rekindle.io/approval"
 """Annotation of a job: modes that need the approval of a person, separated by commas. Each may name the action if nobody answers
 in time, `deny` (the default) or `approve`: `process-rescheduling, job-rescheduling:approve`."""
 
+ELASTIC = "rekindle.io/elastic"
+"""Annotation of a job: least number of pods with which it trains, and the time in which a spare node may be found first:
+`2; wait=60s`."""
+
 GIVEN_UP = "rekindle.io/given-up"
 """Annotation of a job, for display: reason why nothing more is done, until `rekindle retry` or until the job trains."""
 
@@ -135,6 +139,7 @@ ANNOTATIONS = (
     NO_SPARE,
     PRIORITY,
     APPROVAL,
+    ELASTIC,
 )
 """Annotations that the owner of a job may set. A key that is similar to one of them is reported as a typing error."""
 

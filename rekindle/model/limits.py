@@ -88,6 +88,18 @@ class Limits(Written):
     """Recovery of processes: time from `recover` until the report that training continues. A process may have to load first.
     Source: ClusterD, 15 minutes."""
 
+    scale_in: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
+    """Elastic training: time from `downgrade` until the report that training continues without some replicas. Source: ClusterD,
+    15 minutes."""
+
+    scale_out: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
+    """Elastic training: time from `upgrade` until the report that training continues with further replicas, which includes their
+    loading. When exceeded, the job is restarted. Source: ClusterD, 15 minutes."""
+
+    grow_again: timedelta = Field(default=timedelta(seconds=60), ge=timedelta(seconds=1))
+    """Elastic training: time from an attempt to grow that found no free node, or failed, until the next one. It doubles with each
+    further one, up to ten times as long. Source: ours."""
+
     dump: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
     """Dying gasp: time from `dump` until the report that the ranks that are left have saved their state. When exceeded, the job
     is restarted from its last checkpoint. Source: ClusterD, 15 minutes."""

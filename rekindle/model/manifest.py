@@ -20,6 +20,7 @@ from rekindle.model.approval import Unanswered, spelled
 from rekindle.model.base import Written, WrittenTime
 from rekindle.model.bounds import cut
 from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, PodTemplate
+from rekindle.model.elastic import Elastic, is_named, read_elastic
 from rekindle.model.job import (
     MOST_RETRY_TIMES,
     Capability,
@@ -39,6 +40,7 @@ from rekindle.model.keys import (
     CAPABILITIES,
     DOWNGRADED,
     DRAIN,
+    ELASTIC,
     FAULT_RETRY_TIMES,
     FRAMEWORK,
     IGNORE_RULES,
@@ -68,6 +70,7 @@ KEPT_ANNOTATIONS = (
     CAPABILITIES,
     DOWNGRADED,
     DRAIN,
+    ELASTIC,
     IGNORE_RULES,
     MANAGER_LOST,
     NO_SPARE,
@@ -133,6 +136,7 @@ class Metadata(Written):
         _manager_lost(annotations, "", wrong)
         _drain(annotations, "", wrong)
         _no_spare(annotations, "", wrong)
+        _elastic(annotations, "", MOST_PODS, wrong)
         _priority(annotations, "", wrong)
         _approvals(annotations, "", wrong)
         wrong += [f"{key}: not read of a TrainingJob, use {field}" for key, field in SPELLED.items() if key in annotations]
@@ -336,6 +340,7 @@ def job_of(job: JobObject, installation: Limits) -> Job:
     manager_lost = _manager_lost(annotations, "metadata.annotations.", wrong)
     drain = _drain(annotations, "metadata.annotations.", wrong)
     no_spare = _no_spare(annotations, "metadata.annotations.", wrong)
+    elastic = _elastic(annotations, "metadata.annotations.", spec.pods, wrong)
     priority = _priority(annotations, "metadata.annotations.", wrong)
     approvals = _approvals(annotations, "metadata.annotations.", wrong)
     limits = _limits(installation, spec.limits, wrong)
@@ -359,6 +364,7 @@ def job_of(job: JobObject, installation: Limits) -> Job:
         manager_lost=manager_lost,
         drain=drain,
         no_spare=no_spare,
+        elastic=elastic,
         approvals=approvals,
         priority=priority,
         standbys=spec.standbys,
@@ -431,6 +437,17 @@ def _drain(annotations: dict[str, str], prefix: str, wrong: list[str]) -> Drain 
 
 def _no_spare(annotations: dict[str, str], prefix: str, wrong: list[str]) -> NoSpare | None:
     return _one_of(NoSpare, annotations.get(NO_SPARE, NoSpare.IGNORE), f"{prefix}{NO_SPARE}", wrong)
+
+
+def _elastic(annotations: dict[str, str], prefix: str, pods: int, wrong: list[str]) -> Elastic | None:
+    """Returns the sizes with which a job may train. None: only that with which it was started, or the annotation is wrong."""
+    if (said := annotations.get(ELASTIC)) is None:
+        return Elastic() if is_named(annotations.get(RECOVER_STRATEGY, "")) else None
+    found = read_elastic(said, pods)
+    if found is None:
+        accepted = f"a number of pods from 1 to {pods}, and the wait for a spare node, such as '1; wait=60s'"
+        wrong.append(f"{prefix}{ELASTIC}: {cut(said, QUOTED)!r} is not accepted (accepted: {accepted})")
+    return found
 
 
 def _priority(annotations: dict[str, str], prefix: str, wrong: list[str]) -> int | None:

@@ -10,6 +10,7 @@ class Mode(StrEnum):
     ONLINE_RETRY = "online retry"
     IN_PLACE = "in-place recovery"
     PROCESS_RESCHEDULING = "process rescheduling"
+    ELASTIC_TRAINING = "elastic training"
     DYING_GASP = "dying gasp"
     POD_RESCHEDULING = "pod rescheduling"
     JOB_RESCHEDULING = "job rescheduling"

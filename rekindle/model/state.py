@@ -10,6 +10,7 @@ from rekindle.model.approval import Question
 from rekindle.model.attachment import Attachment, Progress
 from rekindle.model.base import Moment, Value
 from rekindle.model.bounds import Note, Text
+from rekindle.model.elastic import Small
 from rekindle.model.fault import Fault, Sighting
 from rekindle.model.incident import Begun, Incident, ModeRequest
 from rekindle.model.job import Job, SubHealthStrategy
@@ -137,6 +138,9 @@ class Remembered(Value):
     given_up: GivenUp | None = None
     """Recovery that was given up or aborted. None: there is none."""
 
+    small: Small | None = None
+    """Replicas that are missing, and without which the job trains. None: it trains with all."""
+
 
 class Registration(Value):
     """Update `register`: the job as the watcher sees it."""
@@ -204,6 +208,7 @@ class JobStateChanges(TypedDict, total=False):
     links: tuple[OnBackup, ...]
     standbys: tuple[Standby, ...]
     upkeep: Upkeep
+    small: Small | None
     trace: Trace | None
     asked: bool
     unswept: bool
@@ -305,6 +310,9 @@ class JobState(Value):
     """State of the standbys at the last sighting."""
 
     upkeep: Upkeep = Upkeep()
+
+    small: Small | None = None
+    """Replicas that are missing, and without which the job trains. None: it trains with all."""
 
     trace: Trace | None = None
     """Measurements that the ranks are to make. None: not set."""

@@ -9,6 +9,7 @@ from pydantic import SerializerFunctionWrapHandler, model_serializer, model_vali
 from rekindle.model.base import Value
 from rekindle.model.bounds import Note, Text
 from rekindle.model.dialogue import Report
+from rekindle.model.elastic import Resized
 from rekindle.model.fault import Fault
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.links import RankLinks
@@ -59,6 +60,7 @@ class VerdictChanges(TypedDict, total=False):
     moved_by: str
     tested: Tested | None
     asked: Own | None
+    resized: Resized | None
     found: tuple[Fault, ...]
     left_behind: tuple[PodRef, ...]
     failed_on: tuple[str, ...]
@@ -78,6 +80,7 @@ FEW = (
     "moved_by",
     "tested",
     "asked",
+    "resized",
     "found",
     "handled",
     "left_behind",
@@ -129,6 +132,9 @@ class Verdict(Value):
 
     asked: Own | None = None
     """Verdict of the requested mode that this mode followed. None: no mode was requested."""
+
+    resized: Resized | None = None
+    """Pods that have left or come back. None: the job has its size as before."""
 
     found: tuple[Fault, ...] = ()
     """Faults that were found by the mode and not known before. The next mode repairs them."""

@@ -203,9 +203,9 @@ def test_exit_is_no_offer() -> None:
 
 def test_nobody_answers_when_every_pod_is_lost() -> None:
     """Failed pods and lost nodes count; processes of every pod leave the agents there."""
-    assert faulty_ranks.is_nobody_left(JOB, (about(FaultKind.POD, 0, 1), about(FaultKind.NODE, 2, 3)))
-    assert not faulty_ranks.is_nobody_left(JOB, (about(FaultKind.POD, 0, 1), about(FaultKind.NODE, 2)))
-    assert not faulty_ranks.is_nobody_left(JOB, (processes(OTHER, *range(8)),))
+    assert faulty_ranks.is_nobody_left(JOB, (about(FaultKind.POD, 0, 1), about(FaultKind.NODE, 2, 3)), None)
+    assert not faulty_ranks.is_nobody_left(JOB, (about(FaultKind.POD, 0, 1), about(FaultKind.NODE, 2)), None)
+    assert not faulty_ranks.is_nobody_left(JOB, (processes(OTHER, *range(8)),), None)
 
 
 def test_another_announcement_is_another_attempt() -> None:

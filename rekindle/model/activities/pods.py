@@ -4,6 +4,7 @@ from datetime import datetime, timedelta
 
 from rekindle.model.base import Value
 from rekindle.model.bounds import Note, Text, few
+from rekindle.model.ranks import Ranks
 from rekindle.model.situation import PodRef
 from rekindle.model.spares import SpareWish
 
@@ -151,6 +152,13 @@ class StopRequest(Value):
     grace_seconds: int
     lost_nodes: tuple[str, ...] = ()
     """Lost nodes, whose pods are deleted without a grace period since no kubelet would end them."""
+
+
+class LeftRequest(Value):
+    """Request to delete the pods of ranks that have left a job, which trains without them."""
+
+    job_id: str
+    pod_ranks: Ranks
 
 
 class SweepRequest(Value):

@@ -32,8 +32,10 @@ PHASES: dict[str, Bucket] = {
     "pods start on healthy nodes": Bucket.PODS,
     "ranks are found": Bucket.DECISION,
     "ranks save their state": Bucket.CHECKPOINT,
+    "pods that have left are deleted": Bucket.PODS,
     "the step is repeated": Bucket.REBUILDING,
     "training goes on": Bucket.REBUILDING,
+    "training goes on with fewer pods": Bucket.REBUILDING,
     "training pauses": Bucket.REBUILDING,
     "training repeats a step": Bucket.REBUILDING,
     "training resumes": Bucket.REBUILDING,
@@ -55,7 +57,10 @@ STANDS = {
 }
 """Phases of planned modes in which training may stand. It stands from the first of them to the phase in which it goes on."""
 
-REPAIRS = (Mode.ONLINE_RETRY, Mode.IN_PLACE, Mode.PROCESS_RESCHEDULING, Mode.POD_RESCHEDULING, Mode.JOB_RESCHEDULING)
+REPAIRS = (
+    *(Mode.ONLINE_RETRY, Mode.IN_PLACE, Mode.PROCESS_RESCHEDULING, Mode.ELASTIC_TRAINING),
+    *(Mode.POD_RESCHEDULING, Mode.JOB_RESCHEDULING),
+)
 """Modes after which training goes on that a fault had stopped."""
 
 GOES_ON = ("training resumes", "training goes on")

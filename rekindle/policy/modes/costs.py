@@ -68,6 +68,7 @@ USUAL: dict[Mode, Usual] = {
         standby=Measured(0.402 - STEP, "a pod is lost, a standby"),
         copies=True,
     ),
+    Mode.ELASTIC_TRAINING: Usual(None),
     Mode.DYING_GASP: Usual(Measured(7.369 - 6.442, "a dying gasp before a restart, of a small state"), interrupts=False),
     Mode.POD_RESCHEDULING: Usual(None, goes_back=True),
     Mode.JOB_RESCHEDULING: Usual(Measured(6.442 - STEP, "a pod is lost, a restart, of a small state"), goes_back=True),

@@ -7,11 +7,11 @@ from rekindle.model.bounds import numbered
 from rekindle.model.dialogue import FaultRank, Strategy
 from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.job import Capability, Framework, Job, Trait
-from rekindle.model.keys import POD_RESCHEDULING, RECOVER_STRATEGY
+from rekindle.model.keys import ELASTIC, POD_RESCHEDULING, RECOVER_STRATEGY
 from rekindle.model.mode import Mode
 from rekindle.model.state import JobState
 from rekindle.model.verdict import Training, Verdict
-from rekindle.policy.modes import faulty_ranks
+from rekindle.policy.modes import elastic, faulty_ranks
 from rekindle.policy.training_sides.row import Check, Readiness
 from rekindle.policy.training_sides.table import side_of
 
@@ -93,6 +93,7 @@ ALWAYS_READY = Readiness(attached=True, completed_a_step=True, lost_manager="")
 
 NOT_FAULTY = "nothing of it is known to be faulty"
 NOT_WANTED = f"its owner does not ask for it (label {POD_RESCHEDULING}=on)"
+NO_STANDBY = f"no standby runs, and its owner does not want to wait for a spare node (annotation {ELASTIC})"
 GRACEFUL = (
     "hotReset=1 asks for graceful fault tolerance, which has reached its end of life and excludes recoveries of processes: the "
     "job is only restarted"
@@ -196,9 +197,23 @@ def process_rescheduling(state: JobState, pod_rank: int | None) -> tuple[str, ..
         ),
         f"its pods cannot be moved: {state.job.unmovable}": bool(state.job.unmovable),
         too_many(len(pods)): len(pods) > MOST_REPLACED,
-        "every pod is faulty": len(pods) >= state.job.pods,
+        "every pod is faulty": len({*pods, *elastic.missing_of(state.small)}) >= state.job.pods,
+        NO_STANDBY: elastic.takes_only_standbys(state.job, state.small, pods) and _goes_on_small(state),
     }
     return (*_process_level(state, Strategy.RECOVER), *(reason for reason, holds in reasons.items() if holds))
+
+
+def _goes_on_small(state: JobState) -> bool:
+    """Returns whether no standby runs, and training can go on without the faulty pods."""
+    return not (any(one.runs and not one.wrong for one in state.standbys) or elastic_training(state, None))
+
+
+def elastic_training(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
+    """Returns why training cannot go on without the faulty pods. Empty: it can."""
+    job, pods = state.job, faulty_ranks.pods_of(state.job, _faulty(state))
+    words = f"pod rank 0 is faulty, and {side_of(job).label}'s manager is in its pod"
+    manager = words if _loses_its_manager(job, pods) else ""
+    return (*filter(None, (elastic.too_few(job, state.small, pods), manager)), *_process_level(state, ""))
 
 
 def dying_gasp(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
@@ -219,6 +234,7 @@ def pod_rescheduling(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
         f"pod rank 0 is faulty, and {side.label}'s manager is in its pod": _loses_its_manager(job, pods),
         too_many(len(pods)): len(pods) > MOST_REPLACED,
         "every pod is faulty": len(pods) >= job.pods,
+        "replicas of it are missing, which a restart of all pods brings back": state.small is not None,
         "its training side is not attached to a gateway": state.attachment is None,
     }
     return (*(reason for reason, holds in reasons.items() if holds), *_reached(state))
@@ -264,7 +280,7 @@ def _reached(state: JobState, strategy: str = "") -> tuple[str, ...]:
         RECOVERY_OFF: not recovery_is_on(job),
         f"its owner does not allow {strategy} (annotation {RECOVER_STRATEGY})": bool(strategy)
         and not faulty_ranks.allows(job, strategy),
-        "every pod is lost": faulty_ranks.is_nobody_left(job, real_faults(state)),
+        "every pod is lost": faulty_ranks.is_nobody_left(job, real_faults(state), state.small),
         "its training side has never attached to a gateway": not state.introduced,
         "no training step was completed yet": not ready.completed_a_step,
         f"its manager was lost: {ready.lost_manager}": bool(ready.lost_manager),

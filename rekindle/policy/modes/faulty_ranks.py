@@ -6,6 +6,7 @@ Used before a mode is chosen (`eligibility`) and while faults are announced (`op
 from collections.abc import Iterable
 
 from rekindle.model.dialogue import FaultRank
+from rekindle.model.elastic import Small
 from rekindle.model.fault import Fault, FaultKind, FaultType
 from rekindle.model.job import Job
 from rekindle.model.keys import FAULT_RETRY_TIMES, PROCESS_RECOVER_ENABLE, RECOVER_STRATEGY
@@ -50,9 +51,14 @@ def lost_pods(job: Job, faults: Iterable[Fault]) -> tuple[int, ...]:
     return pods_of(job, (one for fault in faults if _ends_pods(fault) for one in ranks_of(job, fault)))
 
 
-def is_nobody_left(job: Job, faults: Iterable[Fault]) -> bool:
-    """Returns whether all pods are lost, so that no training side answers any more."""
-    return len(lost_pods(job, faults)) >= job.pods
+def is_nobody_left(job: Job, faults: Iterable[Fault], small: Small | None) -> bool:
+    """Returns whether all pods are lost, so that no training side answers any more.
+
+    Args:
+        small: state of a job that trains with fewer pods than it was started with.
+    """
+    missing = small.missing if small else ()
+    return len({*lost_pods(job, faults), *missing}) >= job.pods
 
 
 def allows(job: Job, word: str) -> bool:

@@ -9,7 +9,7 @@ from rekindle.model.job import SubHealthStrategy, Trait
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.state import Downgrade, JobState
 from rekindle.policy.detection.pod_ranks import ends_with_a_restart
-from rekindle.policy.modes import eligibility
+from rekindle.policy.modes import elastic, eligibility
 from rekindle.policy.modes.mode_table import LADDER, LAST, row_of
 
 RESTARTS = {Mode.DYING_GASP, Mode.POD_RESCHEDULING, LAST.mode}
@@ -22,6 +22,9 @@ EXITS = {
 }
 """Modes for a sub-healthy pod by which all pods leave, by the policy. Source: the Kubernetes contract."""
 
+
+UNWANTED = {eligibility.NOT_WANTED, elastic.NOT_ELASTIC}
+"""Reasons against modes that the owner of the job did not ask for. They are not told where a restart is left."""
 
 ONCE_WITHIN = timedelta(days=1)
 """Time within which a job is restarted once for the same slow node."""
@@ -84,7 +87,7 @@ def for_real_faults(state: JobState, kinds: tuple[FaultKind, ...]) -> Plan:
         return Plan(refused=blocker)
     against = {row.mode: reasons for row in rows if row is not LAST and (reasons := row.reasons_against(state, None))}
     modes = tuple(row.mode for row in rows if row.mode not in against)
-    told = {mode: reasons[0] for mode, reasons in against.items() if eligibility.NOT_WANTED not in reasons}
+    told = {mode: reasons[0] for mode, reasons in against.items() if not UNWANTED & set(reasons)}
     why = "; ".join(f"no {mode}: {reason}" for mode, reason in told.items()) if not set(modes) - RESTARTS else ""
     return Plan(modes=modes, passed_over=why)
 

@@ -76,7 +76,7 @@ class ModeRow:
         return sum((getattr(limits, name) for name in self.limits), limits.clean_up)
 
 
-IN_PLACE_TRIES = RESCHEDULING_TRIES = 3
+IN_PLACE_TRIES = RESCHEDULING_TRIES = SCALE_IN_TRIES = 3
 """Number of tries in one recovery, since other ranks may be lost meanwhile, or new pods may fail."""
 OPENING = ("absence", "stop", "settle", "release", "look", "platform_result", "absence", "offers")
 REAL = (FaultKind.NODE, FaultKind.POD, FaultKind.PROCESS)
@@ -141,6 +141,17 @@ LADDER: tuple[ModeRow, ...] = (
         ),
         hands_over=True,
         moves_pods=True,
+    ),
+    ModeRow(  # goes on without faulty pods, whose shares of the batch the others carry
+        mode=Mode.ELASTIC_TRAINING,
+        workflow="ElasticTraining",
+        procedure="workflows.elastic_training",
+        begins="training stops",
+        about=About.RANKS,
+        serves=REAL,
+        reasons_against=eligibility.elastic_training,
+        limits=(*OPENING, "absence", "scale_in") * SCALE_IN_TRIES,
+        begins_unasked="training goes on with fewer pods",
     ),
     ModeRow(  # saves the step at which training stands, for the restart that follows
         mode=Mode.DYING_GASP,

@@ -22,7 +22,7 @@ fault."""
 NEW_PROCESSES = (Mode.POD_RESCHEDULING, LAST.mode)
 """Modes that begin again from the newest checkpoint, so that the state is saved before them, and nothing else follows that."""
 
-LEAVES_NODES = (Mode.PROCESS_RESCHEDULING, Mode.POD_RESCHEDULING, LAST.mode)
+LEAVES_NODES = (Mode.PROCESS_RESCHEDULING, Mode.ELASTIC_TRAINING, Mode.POD_RESCHEDULING, LAST.mode)
 """Modes after which no suspect rank is on its node any more."""
 
 

@@ -23,6 +23,7 @@ from rekindle.model.activities.jobs import (
 from rekindle.model.activities.pods import (
     Backup,
     BackupRequest,
+    LeftRequest,
     NewPodsRequest,
     OldPodsRequest,
     PodsRequest,
@@ -562,6 +563,7 @@ async def examples(job: Job) -> list[Any]:
         Trace(communication=True, step=True, checkpoint=True, forward=True, loader=True),
         StandbysRequest(job_id=job.id, count=MOST_STANDBYS, avoid_nodes=avoided),
         StandbysNow(standbys=sighting.standbys),
+        LeftRequest(job_id=job.id, pod_ranks=tuple(range(job.pods))),
         SweepRequest(job_id=job.id, pods=tuple(pod_ref(rank) for rank in range(job_reducers.KEPT_PODS))),
         Survey(exists=True, sighting=sighting, nodes=looked_at),
         SurveyRequest(job_id=job.id, nodes=looked_at),

@@ -1,0 +1,146 @@
+"""Decides about the size of a job: which pods may leave, what is seen of pods that are missing, and when they are to come back.
+Pure."""
+
+from collections.abc import Collection, Iterable
+from datetime import datetime, timedelta
+
+from rekindle.model.bounds import few, numbered
+from rekindle.model.elastic import Small
+from rekindle.model.fault import UNKNOWN_HOLDER, Fault, FaultKind, Sighting
+from rekindle.model.job import Job
+from rekindle.model.keys import ELASTIC
+from rekindle.model.state import JobState, Standing
+from rekindle.model.verdict import Verdict
+
+NOT_ELASTIC = f"its owner allows no other size than that with which it was started (annotation {ELASTIC})"
+
+MOST_NODES = 20
+"""Maximum number of nodes that are remembered of missing replicas, for people."""
+
+
+def missing_of(small: Small | None) -> tuple[int, ...]:
+    """Returns the pod ranks that are missing."""
+    return small.missing if small else ()
+
+
+def present(job: Job, small: Small | None) -> int:
+    """Returns the number of replicas with which the job trains."""
+    return job.pods - len(missing_of(small))
+
+
+def too_few(job: Job, small: Small | None, leaving: Collection[int]) -> str:
+    """Returns why these pods may not leave. Empty: enough replicas would be left."""
+    if job.elastic is None:
+        return NOT_ELASTIC
+    left = job.pods - len({*missing_of(small), *leaving})
+    if left >= job.elastic.least:
+        return ""
+    return f"{left} of {job.pods} replicas would be left, its owner wants {job.elastic.least} or more (annotation {ELASTIC})"
+
+
+def patience_for_spare(job: Job, small: Small | None, leaving: Collection[int], limit: timedelta) -> timedelta:
+    """Returns how long faulty pods wait for a spare node while training stands.
+
+    Args:
+        limit: time for a job that cannot go on without them.
+    """
+    if job.elastic is None or too_few(job, small, leaving):
+        return limit
+    return min(limit, job.elastic.wait)
+
+
+def takes_only_standbys(job: Job, small: Small | None, leaving: Collection[int]) -> bool:
+    """Returns whether the job goes on without faulty pods rather than wait for new ones."""
+    return job.elastic is not None and not job.elastic.wait and not too_few(job, small, leaving)
+
+
+def words(job: Job, small: Small) -> str:
+    """Describes the size of a small job: `3 of 4 replicas, since 14:02, node-2 lost, waits for one node`."""
+    missing = len(small.missing)
+    lost = f"{few(small.nodes)} lost" if small.nodes else ""
+    waits = "as ordered by hand" if small.by_hand else f"waits for {'one node' if missing == 1 else f'{missing} nodes'}"
+    since = f"since {small.since:%H:%M}"
+    return ", ".join(filter(None, (f"{job.pods - missing} of {job.pods} replicas", since, lost, waits)))
+
+
+# ---- changes of the size
+
+
+def resized(state: JobState, verdict: Verdict, now: datetime) -> JobState:
+    """Returns the state after a mode. A restart of all pods brings all replicas back. The same verdict may be applied twice."""
+    if verdict.restarted_at is not None:
+        return state.with_(small=None)
+    change = verdict.resized
+    if change is None:
+        return state
+    before = state.small or Small(since=now, missing=())
+    missing = tuple(sorted({*before.missing, *change.left} - set(change.came)))
+    if missing == before.missing:
+        return state
+    if not missing:
+        return state.with_(small=None)
+    nodes = tuple(dict.fromkeys((*before.nodes, *change.nodes)))[-MOST_NODES:] if change.left else before.nodes
+    small = Small(since=before.since, missing=missing, nodes=nodes, by_hand=change.by_hand)
+    return without_missing(state.with_(small=small))
+
+
+def nodes_left(faults: Iterable[Fault], pods: Collection[int]) -> tuple[str, ...]:
+    """Returns the nodes that these pods leave because of faults."""
+    about = [fault for fault in faults if fault.node and not fault.backup and {*fault.pod_ranks} & {*pods}]
+    return tuple(dict.fromkeys(fault.node for fault in about if fault.kind is not FaultKind.PROCESS))[:MOST_NODES]
+
+
+# ---- pods that are missing are no faults
+
+
+def without_missing(state: JobState) -> JobState:
+    """Returns the state without holders and faults of missing pods."""
+    if state.small is None:
+        return state
+    missing = set(state.small.missing)
+    holders = tuple("" if rank in missing else uid for rank, uid in enumerate(state.holders))
+    left = ((one, _left(state.job, one.fault, missing)) for one in state.faults)
+    faults = tuple(_with(one, fault) for one, fault in left if fault is not None)
+    return state.with_(holders=holders, faults=faults)
+
+
+def is_whole(state: JobState, sighting: Sighting) -> bool:
+    """Returns whether another party restarted all pods of a small job: each rank has a pod, and none has the one that it had."""
+    if state.small is None or len(state.holders) != len(sighting.holders):
+        return False
+    return all(new not in ("", UNKNOWN_HOLDER, old) for old, new in zip(state.holders, sighting.holders, strict=True))
+
+
+def seen(state: JobState, sighting: Sighting) -> Sighting:
+    """Returns a sighting without holders and faults of missing pods."""
+    if state.small is None:
+        return sighting
+    missing = set(state.small.missing)
+    holders = tuple("" if rank in missing else uid for rank, uid in enumerate(sighting.holders))
+    faults = tuple(fault for one in sighting.faults if (fault := _left(state.job, one, missing)) is not None)
+    return sighting.model_copy(update={"holders": holders, "faults": faults})
+
+
+def _with(one: Standing, fault: Fault) -> Standing:
+    return one if fault is one.fault else one.model_copy(update={"fault": fault})
+
+
+def _left(job: Job, fault: Fault, missing: set[int]) -> Fault | None:
+    """Returns the fault as far as it is about pods that train. None: it is about missing ones only. Pods that are to take over
+    are left to the mode that made them."""
+    about = set(fault.pod_ranks) or set(job.layout.pods_of(fault.ranks))
+    if fault.backup or not about & missing:
+        return fault
+    if about <= missing:
+        return None
+    pod_ranks = tuple(rank for rank in fault.pod_ranks if rank not in missing)
+    ranks = tuple(rank for rank in fault.ranks if job.layout.pod_of(rank) not in missing)
+    details = (one.model_copy(update={"ranks": tuple(r for r in one.ranks if r in ranks)}) for one in fault.details)
+    return fault.model_copy(
+        update={"pod_ranks": pod_ranks, "ranks": ranks, "details": tuple(one for one in details if one.ranks)}
+    )
+
+
+def named(pods: Collection[int]) -> str:
+    """Names pod ranks for people."""
+    return numbered("pod rank", sorted(pods))

@@ -1,0 +1,165 @@
+"""Sizes of an elastic job: what its owner allows, which pods may leave, and what is seen of those that are missing."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rekindle.model.attachment import Progress
+from rekindle.model.elastic import Elastic, Resized, Small, is_named, read_elastic
+from rekindle.model.fault import HOLDERS, WATCHER, Fault, FaultKind, Sighting
+from rekindle.model.job import Job, JobId
+from rekindle.model.mode import Mode, Outcome
+from rekindle.model.state import JobState, Standing
+from rekindle.model.verdict import Verdict
+from rekindle.policy.modes import elastic, eligibility, ladder
+
+STEP = Progress(incarnation="life", step=1, steps_lost=0)
+NOW = datetime(2026, 1, 2, 14, 2, tzinfo=UTC)
+JOB = Job(id=JobId("j"), name="gpt", pods=4, ranks_per_pod=2, elastic=Elastic(least=2))
+PODS = ("uid-0", "uid-1", "uid-2", "uid-3")
+
+
+def verdict(**changes: Any) -> Verdict:
+    return Verdict(mode=Mode.ELASTIC_TRAINING, outcome=Outcome.RECOVERED, reason="smaller", **changes)
+
+
+def small(*missing: int, **changes: Any) -> JobState:
+    """Returns the state of a job of which these pods are missing."""
+    state = JobState(job=JOB, holders=PODS, small=Small(since=NOW, missing=missing, **changes))
+    return elastic.without_missing(state)
+
+
+def lost(*pods: int, kind: FaultKind = FaultKind.NODE, **changes: Any) -> Fault:
+    ranks = JOB.layout.ranks_of_all(pods)
+    return Fault(id=f"lost {pods}", kind=kind, pod_ranks=pods, ranks=ranks, source=WATCHER, accepted_at=NOW, **changes)
+
+
+@pytest.mark.parametrize(
+    ("said", "least", "wait"),
+    [("2", 2, 30), (" 2 ; wait=60s ", 2, 60), ("4;wait=0", 4, 0), ("1; wait=2m", 1, 120), ("1; wait=1h", 1, 3600)],
+)
+def test_the_owner_names_the_least_size_and_the_wait_for_a_spare(said: str, least: int, wait: int) -> None:
+    """The wait is half a minute where none is named."""
+    assert read_elastic(said, 4) == Elastic(least=least, wait=timedelta(seconds=wait))
+
+
+@pytest.mark.parametrize("said", ["", "0", "5", "two", "2; wait=", "2; wait=-1s", "2 wait=5", "2; wait=5d", "٢"])
+def test_any_other_word_is_not_accepted(said: str) -> None:
+    """Neither are sizes below 1 or above that of the job."""
+    assert read_elastic(said, 4) is None
+
+
+def test_the_word_of_mindcluster_allows_it_too() -> None:
+    """A job that was written for the replaced system needs no further annotation."""
+    assert is_named("recover, elastic-training,dump")
+    assert not is_named("recover,dump")
+
+
+def test_pods_leave_down_to_the_least_size() -> None:
+    """Pods that are missing already count."""
+    assert elastic.too_few(JOB, None, (0, 1)) == ""
+    words = "1 of 4 replicas would be left, its owner wants 2 or more"
+    assert elastic.too_few(JOB, None, (0, 1, 2)).startswith(words)
+    assert elastic.too_few(JOB, small(3).small, (0, 1)).startswith(words)
+    assert elastic.too_few(JOB, small(3).small, (0, 3)) == ""
+    assert elastic.too_few(JOB.model_copy(update={"elastic": None}), None, (0,)) == elastic.NOT_ELASTIC
+
+
+def test_a_job_that_may_not_get_smaller_waits_for_a_spare_as_any_other() -> None:
+    """The owner's shorter wait holds while there is another way to go on."""
+    limit = timedelta(seconds=270)
+    assert elastic.patience_for_spare(JOB, None, (0,), limit) == timedelta(seconds=30)
+    assert elastic.patience_for_spare(JOB, None, (0, 1, 2), limit) == limit
+    assert elastic.patience_for_spare(JOB, None, (0,), timedelta(seconds=5)) == timedelta(seconds=5)
+
+
+def test_the_words_about_a_small_job_say_what_it_waits_for() -> None:
+    """They are those of `show`."""
+    state = small(2, nodes=("node-2",))
+    assert state.small
+    assert elastic.words(JOB, state.small) == "3 of 4 replicas, since 14:02, node-2 lost, waits for one node"
+    by_hand = Small(since=NOW, missing=(2, 3), by_hand=True)
+    assert elastic.words(JOB, by_hand) == "2 of 4 replicas, since 14:02, as ordered by hand"
+
+
+def test_pods_that_leave_and_come_back_change_the_size_once() -> None:
+    """The same verdict may be applied twice. The time of the first loss stays."""
+    state, later = JobState(job=JOB, holders=PODS), NOW + timedelta(hours=1)
+    gone = verdict(resized=Resized(left=(2,), nodes=("node-2",)))
+    once = elastic.resized(state, gone, NOW)
+    assert once.small == Small(since=NOW, missing=(2,), nodes=("node-2",))
+    assert elastic.resized(once, gone, later) == once
+    both = elastic.resized(once, verdict(resized=Resized(left=(3,))), later)
+    assert both.small == Small(since=NOW, missing=(2, 3), nodes=("node-2",))
+    assert both.holders == ("uid-0", "uid-1", "", "")
+    back = elastic.resized(both, verdict(resized=Resized(came=(2,))), later)
+    assert back.small == Small(since=NOW, missing=(3,), nodes=("node-2",))
+    assert elastic.resized(back, verdict(resized=Resized(came=(3,))), later).small is None
+    assert elastic.resized(both, verdict(restarted_at=later), later).small is None
+
+
+def test_a_fault_of_missing_pods_alone_is_none() -> None:
+    """Of a fault of others too, theirs is left out. A fault of a pod that is to take over is left to its mode."""
+    told = Sighting(
+        holders=("uid-0", "uid-1", "uid-x", "uid-3"),
+        faults=(lost(2), lost(1, 2), lost(2, backup=True), lost(3), lost(2, kind=FaultKind.SUB_HEALTH)),
+    )
+    found = elastic.seen(small(2), told)
+    assert found.holders == ("uid-0", "uid-1", "", "uid-3")
+    assert [(fault.pod_ranks, fault.ranks) for fault in found.faults] == [
+        ((1,), (2, 3)),
+        ((2,), (4, 5)),
+        ((3,), (6, 7)),
+    ]
+    whole = JobState(job=JOB, holders=PODS)
+    assert elastic.seen(whole, told) is told
+
+
+def test_faults_that_were_seen_before_the_pod_had_left_are_over() -> None:
+    """Its holder was missed while the mode ran."""
+    faults = (Standing(fault=lost(2).model_copy(update={"id": HOLDERS})), Standing(fault=lost(3)))
+    state = JobState(job=JOB, holders=PODS, faults=faults)
+    after = elastic.resized(state, verdict(resized=Resized(left=(2,))), NOW)
+    assert [one.fault.pod_ranks for one in after.faults] == [(3,)]
+
+
+def test_another_party_that_restarts_all_pods_makes_the_job_whole() -> None:
+    """Each rank has a pod, and none the one that it had. A pod that only comes back for the missing rank does not."""
+    state = small(2)
+    assert elastic.is_whole(state, Sighting(holders=("a", "b", "c", "d")))
+    assert not elastic.is_whole(state, Sighting(holders=("uid-0", "b", "c", "d")))
+    assert not elastic.is_whole(state, Sighting(holders=("a", "b", "", "d")))
+    assert not elastic.is_whole(JobState(job=JOB, holders=PODS), Sighting(holders=("a", "b", "c", "d")))
+
+
+@given(st.sets(st.integers(0, 3)), st.sets(st.integers(0, 3), min_size=1))
+def test_a_sighting_of_a_small_job_names_no_missing_pod(missing: set[int], struck: set[int]) -> None:
+    """Whatever is missing, and whatever is struck."""
+    state = small(*sorted(missing))
+    found = elastic.seen(state, Sighting(holders=PODS, faults=(lost(*sorted(struck)),)))
+    assert [rank for fault in found.faults for rank in fault.pod_ranks] == sorted(struck - missing)
+
+
+def test_the_mode_is_in_the_ladder_before_the_state_is_saved_and_the_job_is_restarted() -> None:
+    """It comes after other pods, and only where the owner allows it. Where it does not, nobody is told so."""
+    state = JobState(job=JOB, introduced=True, progress=None, faults=(Standing(fault=lost(2)),))
+    ready = state.with_(progress=STEP)
+    plan = ladder.for_real_faults(ready, (FaultKind.NODE,))
+    assert plan.modes[0] is Mode.PROCESS_RESCHEDULING
+    assert plan.modes[1] is Mode.ELASTIC_TRAINING
+    fixed = ready.with_(job=JOB.model_copy(update={"elastic": None}))
+    assert Mode.ELASTIC_TRAINING not in ladder.for_real_faults(fixed, (FaultKind.NODE,)).modes
+    assert eligibility.elastic_training(fixed, None) == (elastic.NOT_ELASTIC,)
+
+
+def test_with_every_pod_lost_nothing_can_go_on() -> None:
+    """Missing pods count as lost."""
+    state = small(2, 3).with_(
+        introduced=True, progress=STEP, faults=(Standing(fault=lost(0, 1)),), job=JOB.model_copy(update={"elastic": Elastic()})
+    )
+    assert "every pod is lost" in eligibility.elastic_training(state, None)
+    assert "every pod is faulty" in eligibility.process_rescheduling(state, None)
+    assert "replicas of it are missing" in " ".join(eligibility.pod_rescheduling(state, None))

@@ -1,0 +1,74 @@
+"""Lets training go on without faulty pods. The ranks that are left keep their memory, carry the shares of the others, and repeat
+the step.
+
+Child of `TrainingJob`, or a front of a client. The job is small from then on, and grows again by another mode. A second fault
+meanwhile is announced with the first, and both pods leave.
+"""
+
+from temporalio import workflow
+
+from rekindle.ids import Workflows
+from rekindle.model.dialogue import Report, Strategy
+from rekindle.model.elastic import Resized
+from rekindle.model.incident import ModeRequest, RecoveryContext
+from rekindle.model.mode import Mode
+from rekindle.model.verdict import Verdict
+from rekindle.policy.dialogue import orders
+from rekindle.policy.modes import elastic, faulty_ranks
+from rekindle.policy.modes.mode_table import SCALE_IN_TRIES
+from workflows.left_pods import deleted
+from workflows.mode import NOTHING
+from workflows.process_level import ProcessLevel, answer
+
+
+@workflow.defn(name=Workflows.ELASTIC_TRAINING, failure_exception_types=[Exception])
+class ElasticTraining(ProcessLevel):
+    MODE = Mode.ELASTIC_TRAINING
+    left: tuple[int, ...] = ()
+    """Pod ranks that have left. Empty: none has, yet."""
+
+    @workflow.init
+    def __init__(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> None:
+        super().__init__(request, context)
+
+    @workflow.run
+    async def run(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> Verdict:
+        return await self.conclude(request, self._procedure)
+
+    async def _procedure(self) -> str:
+        tries_left = SCALE_IN_TRIES
+        while True:
+            await self.open(Strategy.DOWNGRADE)
+            pods = self._leaving()
+            tries_left -= 1
+            async with self.phase("training goes on with fewer pods"):
+                report = await self._without(pods)
+            if not report.code:
+                return await self._small(pods, report)
+            if not (tries_left and self.side.accepts_another(report.code) and await self.is_hit_again()):
+                raise self.fails(f"training cannot go on with fewer pods: {answer(report)}", report.code)
+            self.again()
+
+    def _leaving(self) -> tuple[int, ...]:
+        """Returns the pod ranks that leave; raises Ends if too few would be left by now."""
+        pods = faulty_ranks.pods_of(self.context.job, self.situation.announced)
+        if why := elastic.too_few(self.context.job, self.context.small, pods):
+            raise self.fails(why)
+        return pods
+
+    async def _without(self, pods: tuple[int, ...]) -> Report:
+        job, here = self.context.job, self.situation
+        order = orders.change_strategy(job.id, here.attempt, Strategy.DOWNGRADE, here.announced, pods)
+        return await self.carry_out(order, job.limits.scale_in)
+
+    async def _small(self, pods: tuple[int, ...], report: Report) -> str:
+        self.left = pods
+        async with self.phase("pods that have left are deleted"):
+            note = await deleted(self.context.job.id, pods)
+        return "; ".join(filter(None, (f"{elastic.named(pods)} left: {report.info}", note)))
+
+    def ended(self, verdict: Verdict) -> Verdict:
+        if not self.left:
+            return verdict
+        nodes = elastic.nodes_left(self.context.situation.faults, self.left)
+        return verdict.with_(resized=Resized(left=self.left, nodes=nodes))
