@@ -81,6 +81,7 @@ def test_the_demo_names_the_option_that_is_wrong(rekindle: Rekindle, arguments: 
         (["link-failover", "--cluster", "kubernetes"], "--cluster", "--cluster local"),
         (["drain", "--all-nodes", "--no-spare"], "--all-nodes", "one of them"),
         (["drain", "--pod-rank", "2"], "--pod-rank", "0 to 1"),
+        (["elastic", "--pods", "2"], "--pods", "use 4"),
         (["process-rescheduling", "--no-spare", "--standby"], "--standby", "on a spare node"),
     ],
 )

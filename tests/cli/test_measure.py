@@ -30,6 +30,19 @@ def record(step: int, end: float, rank: int = 0, pid: int = 1) -> StepRecord:
     return StepRecord.model_validate({"rank": rank, "step": step, "start": end - 0.05, "end": end, "pid": pid, **place})
 
 
+def test_replicas_are_counted_over_time() -> None:
+    """A rebuild that leaves the number of replicas as it was begins no other size."""
+    sizes = [(1, [0, 1, 2, 3]), (2, [0, 1, 2, 3]), (3, [0, 1]), (4, [0, 1, 2, 3])]
+    records = [
+        record(generation, float(generation), rank).model_copy(update={"generation": generation})
+        for generation, ranks in sizes
+        for rank in ranks
+    ]
+    found = [(size.replicas, size.since, size.until) for size in measure.replicas(records, ranks_per_replica=2)]
+    assert found == [(2, 0.0, 1.05), (1, 2.0, 2.05), (2, 3.0, 3.05)]
+    assert measure.replicas([], ranks_per_replica=2) == []
+
+
 def write_final(directory: Path, content: bytes, rank: int = 0) -> Path:
     (directory / "final").mkdir(parents=True, exist_ok=True)
     (directory / "final" / f"rank-{rank:05d}.bin").write_bytes(content)

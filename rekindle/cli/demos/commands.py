@@ -337,13 +337,12 @@ def _show(result: dict[str, Any], title: str, output: Format) -> None:
         since = "decision" if asked else "fault seen"
         table.add_row(f"{since} to first order", f"{result['first_order_seconds'] * 1000:.0f} ms")
     table.add_row("all decisions to verdicts" if asked else "fault seen to verdict", f"{result['total_seconds']:.2f} s")
-    if asked:
-        _show_links(table, result)
+    for key, show in (("links_before", _show_links), ("replicas", _show_sizes), ("drained", _show_drained)):
+        if key in result:
+            show(table, result)
     for rank in result["switched"]:
         before, after = rank["before"], rank["after"]
         table.add_row(f"rank {rank['rank']}", f"{_place(before)} -> {_place(after)}")
-    if "drained" in result:
-        table.add_row("drained", f"{', '.join(result['nodes'])}{'' if result['drained'] else ': no, it waits for a free node'}")
     if "fault_to_step_seconds" not in result:
         table.add_row("sub-health policy", result["policy_after"])
     table.add_row("cluster", result["cluster"])
@@ -361,6 +360,17 @@ def _show_links(table: Table, result: dict[str, Any]) -> None:
         carried = [f"{name} {link['bytes'] / 1e6:.2f} MB{'' if link['up'] else ' (pulled)'}" for name, link in links]
         table.add_row(f"links {when}", ", ".join(carried))
     table.add_row("maintenance", result["maintenance"])
+
+
+def _show_drained(table: Table, result: dict[str, Any]) -> None:
+    table.add_row("drained", f"{', '.join(result['nodes'])}{'' if result['drained'] else ': no, it waits for a free node'}")
+
+
+def _show_sizes(table: Table, result: dict[str, Any]) -> None:
+    sizes = [f"{one['replicas']} from {one['since']:.1f} s to {one['until']:.1f} s" for one in result["replicas"]]
+    table.add_row("replicas", ", ".join(sizes))
+    for name, seconds in (("fault to next step", "fault_to_step_each"), ("pause when replicas came back", "growth_pauses")):
+        table.add_row(name, ", ".join(f"{one * 1000:.0f} ms" for one in result[seconds]))
 
 
 def _place(place: dict[str, Any]) -> str:

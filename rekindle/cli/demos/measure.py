@@ -26,6 +26,16 @@ class SwitchedRank(Value):
     after: Place
 
 
+class Size(Value):
+    """Time in which a job trained with the same number of replicas."""
+
+    since: float
+    """Start of its first step, in seconds since the first step of the job."""
+    until: float
+    """End of its last step."""
+    replicas: int
+
+
 BEFORE = 1.0
 """Seconds before a fault in which steps still count. The pause begins after one of them."""
 
@@ -117,6 +127,23 @@ def first_step_since(records: Iterable[StepRecord], moment: float, ranks: int) -
         if record.start > moment:
             ends.setdefault(record.step, {}).setdefault(record.rank, record.end)
     return min(max(by_rank.values()) for by_rank in ends.values() if len(by_rank) == ranks)
+
+
+def replicas(records: Sequence[StepRecord], ranks_per_replica: int) -> list[Size]:
+    """Returns the sizes of a job over time. Each change of the size makes a new generation."""
+    by_generation: dict[int, list[StepRecord]] = {}
+    for record in records:
+        by_generation.setdefault(record.generation, []).append(record)
+    zero = min((record.start for record in records), default=0.0)
+    found: list[Size] = []
+    for _, of_one in sorted(by_generation.items()):
+        since, until = min(one.start for one in of_one) - zero, max(one.end for one in of_one) - zero
+        size = len({one.rank for one in of_one}) // ranks_per_replica
+        if found and found[-1].replicas == size:
+            found[-1] = found[-1].model_copy(update={"until": round(until, 4)})
+        else:
+            found.append(Size(since=round(since, 4), until=round(until, 4), replicas=size))
+    return found
 
 
 def switched(records: Sequence[StepRecord]) -> list[SwitchedRank]:

@@ -69,6 +69,11 @@ class Options(Value, ABC):
         return self.pods + self.spare_nodes + int(self.standby)
 
     @property
+    def script(self) -> str:
+        """Module that is trained."""
+        return "rekindle_training.examples.gpt"
+
+    @property
     def links(self) -> bool:
         """True if each node has its own network with two links."""
         return False
@@ -131,7 +136,7 @@ def manifest(options: Options, step_ms: float = STEP_MS, pace: Path | None = Non
     per_pod = RANKS // options.pods
     command = ["rekindle-train", "--start-method=fork", "--nnodes", str(options.pods), "--nproc-per-node", str(per_pod)]
     command += [f"--spares={options.spares}"] if options.spares else []
-    command += ["-m", "rekindle_training.examples.gpt", *script_arguments(options), f"--step-ms={step_ms:.0f}"]
+    command += ["-m", options.script, *script_arguments(options), f"--step-ms={step_ms:.0f}"]
     command += [f"--step-ms-file={pace}"] if pace else []
     return json.dumps(
         {
@@ -387,7 +392,7 @@ async def run_undisturbed(directory: Path, options: Options) -> None:
     directory.mkdir(parents=True)
     command = [str(Path(sys.executable).parent / "rekindle-train"), "--standalone", "--start-method=fork"]
     command += ["--nproc-per-node", str(RANKS)]
-    command += ["-m", "rekindle_training.examples.gpt", *script_arguments(options)]
+    command += ["-m", options.script, *script_arguments(options)]
     (directory / "began").write_text(str(time.time()))
     log = directory / "log.txt"
     with log.open("wb") as output:
