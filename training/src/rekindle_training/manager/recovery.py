@@ -18,7 +18,7 @@ from rekindle_training.manager.hot_switch import Means
 from rekindle_training.manager.last_checkpoint import Written, plan_of_save, save
 from rekindle_training.manager.pod_restart import PodRestart
 from rekindle_training.manager.rank_process import RankProcess
-from rekindle_training.manager.repair import Repair, plan, refuse_final, stand
+from rekindle_training.manager.repair import Repair, can_go_back, plan, refuse_final, stand
 from rekindle_training.manager.replacements import CannotRepair, Elsewhere, InPlace, Nobody, Without
 from rekindle_training.manager.reports import (
     DOWNGRADE,
@@ -312,8 +312,9 @@ class Recovery:
     def _offers(self, standing: Standings) -> list[str]:
         """Returns the strategies that can be carried out now. Any live rank can repeat the step, announced as faulty or not."""
         membership, vacant = self._means.membership, self._means.membership.vacant
-        lost = {rank: Standing(place=Standing.LOST) for rank in vacant}
-        if not (_succeeds(lambda: refuse_final(membership)) and _succeeds(lambda: plan({**standing, **lost}))):
+        positions = {**standing, **{rank: Standing(place=Standing.LOST) for rank in vacant}}
+        goes_back = not membership.missing and can_go_back(positions, vacant, in_place=True)
+        if not (_succeeds(lambda: refuse_final(membership)) and (goes_back or _succeeds(lambda: plan(positions)))):
             return []
         repairs = [RECOVER] if vacant else [RETRY, RECOVER]
         if not fixed_size(standing) and len(membership.present) > self._means.ranks_per_pod:
