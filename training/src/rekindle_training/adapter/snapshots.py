@@ -120,8 +120,6 @@ class Snapshots:
         self._said = _gathered(self._say(self._memory))
         self._is_on = any(one.is_unique for one in self._said)
         if not self._is_on:
-            if begins and self._rank == 0:
-                log.info("no snapshots taken, another rank holds each shard")
             return
         keeper = keepers([one.domain for one in self._said])
         if begins:
@@ -174,7 +172,7 @@ class Snapshots:
             return
         largest = max(sizes, key=lambda rank: sizes[rank])
         each = host_memory.COPIES * (2 if keeper else 1)
-        log.info(
+        log.warning(  # ranks show no less, and who sees memory shrink looks for the reason
             "snapshots in memory every %d steps: %.3f GiB of rank %d, %.3f GiB of all ranks, %d copies of each",
             self._environment.snapshot_every,
             sizes[largest] / GIB,

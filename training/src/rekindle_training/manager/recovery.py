@@ -92,7 +92,8 @@ class Recovery:
         self._arrived = asyncio.Event()
         self._carried: Order | None = None
         """Order that is being carried out and is not answered yet."""
-        self._repairs = False
+        self._repairs = self._from_snapshots = False
+        """True while ranks are being repaired, and if the last repair took them back to snapshots in memory."""
         self._is_well = False
         """True if training itself is well: nothing failed, or only the storage of its checkpoints."""
         self._patience = means.order_timeout
@@ -283,6 +284,8 @@ class Recovery:
                 behind = await self._repaired(self._successors(order))
                 self._dismiss_others(order.ranks)
                 info = f"training goes on after step {behind}"
+                if self._from_snapshots:
+                    info += ", from snapshots in memory"
                 if order.kind is Kind.SMALLER:
                     info += f", with {len(self._means.membership.present)} of {self._means.membership.world_size} ranks"
                 if self._alone_behind is not None:
@@ -341,7 +344,10 @@ class Recovery:
     async def _repaired(self, successors: Nobody) -> int:
         means, self._repairs = self._means, True
         try:
-            return await Repair(means.membership, await means.store, successors, means.rebuild_timeout).run()
+            repair = Repair(means.membership, await means.store, successors, means.rebuild_timeout)
+            behind = await repair.run()
+            self._from_snapshots = repair.from_snapshots
+            return behind
         finally:
             self._repairs = False
 

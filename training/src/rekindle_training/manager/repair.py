@@ -168,6 +168,8 @@ class Repair:
         """
         self._stands = stands
         self._membership, self._store, self._successors, self._limit = membership, store, successors, limit
+        self.from_snapshots = False
+        """True if training went on from snapshots in memory."""
         self._behind = -1
         self._failed = 0
         """Failed attempts at one step in a row."""
@@ -189,6 +191,7 @@ class Repair:
                 self._count(error)
                 self._membership.follow_links(self._new)  # a first link may be pulled there, or elsewhere
             else:
+                self.from_snapshots = self.from_snapshots or found.from_snapshots
                 log.info("ranks repaired", extra={"step": found.step, "seconds": round(time.monotonic() - began, 3)})
                 return found.step
 
