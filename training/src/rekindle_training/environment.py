@@ -68,6 +68,12 @@ class RankEnvironment:
     """Name of this process, unique within the job."""
     own_state: int | None
     """Descriptor of the memory in which the rank leaves the state that only it has. None: there is no such memory."""
+    snapshots: int | None = None
+    """Descriptor of the memory of snapshots. None: there is no such memory."""
+    snapshot_every: int | None = None
+    """Steps between two snapshots of shards that one rank alone holds. None: no snapshots are taken."""
+    rack: str = ""
+    """Rack of the node. Empty: it is not known."""
     pod_memory: int | None = None
     """Descriptor of the memory that the ranks of the pod share. None: they share none."""
     links: tuple[str, ...] = ()
@@ -99,7 +105,10 @@ class RankEnvironment:
             job_generation=source.get(names.JOB_GENERATION) or "0",
             tamper=source.get(names.TAMPER, ""),
             process=_text(source, names.PROCESS),
-            own_state=_own_state(source),
+            own_state=_memory(source, names.OWN_STATE, names.OWN_STATE_MEMORY),
+            snapshots=_memory(source, names.SNAPSHOTS, names.SNAPSHOTS_MEMORY),
+            snapshot_every=_snapshot_every(source),
+            rack=source.get(names.RACK, ""),
             pod_memory=_number(source, names.POD_MEMORY) if source.get(names.POD_MEMORY) else None,
             links=_links(source.get(names.LINKS, "")),
             trace=Path(source[names.TRACE]) if source.get(names.TRACE) else None,
@@ -185,14 +194,26 @@ def _text(source: Mapping[str, str], name: str) -> str:
     return source[name]
 
 
-def _own_state(source: Mapping[str, str]) -> int | None:
-    """Returns the descriptor. None: the process was started by one that did not pass it on."""
-    if not source.get(names.OWN_STATE):
+def _snapshot_every(source: Mapping[str, str]) -> int | None:
+    if not source.get(names.SNAPSHOT_EVERY):
         return None
-    descriptor = _number(source, names.OWN_STATE)
+    every = _number(source, names.SNAPSHOT_EVERY)
+    if every < 1:
+        raise EnvironmentIncomplete(
+            f"{names.SNAPSHOT_EVERY}={every} is not accepted: it is a number of steps, 1 or more; where it is not set, no "
+            "snapshots are taken"
+        )
+    return every
+
+
+def _memory(source: Mapping[str, str], name: str, begins: str) -> int | None:
+    """Returns the descriptor. None: the process was started by one that did not pass it on."""
+    if not source.get(name):
+        return None
+    descriptor = _number(source, name)
     try:
         opened = str(Path(f"/proc/self/fd/{descriptor}").readlink())
-        return descriptor if opened.startswith(f"/memfd:{names.OWN_STATE_MEMORY}") else None
+        return descriptor if opened.startswith(f"/memfd:{begins}") else None
     except OSError:
         return None
 

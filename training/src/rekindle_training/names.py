@@ -47,6 +47,11 @@ OWN_STATE_MEMORY = "rekindle-"
 OWN_STATE = "REKINDLE_OWN_STATE"
 """Descriptor of the memory in which a rank leaves the state that only it has, for its successor. Set by the launcher."""
 
+SNAPSHOTS_MEMORY = "rekindle-snapshots-"
+"""Beginning of the name of a rank's memory of snapshots in /proc."""
+SNAPSHOTS = "REKINDLE_SNAPSHOTS"
+"""Descriptor of the memory of a rank's snapshots, and of those that it keeps for another rank. Set by the launcher."""
+
 POD_MEMORY = "REKINDLE_POD_MEMORY"
 """Descriptor of the memory that the ranks of a pod share to vote. Set by the launcher."""
 
@@ -57,6 +62,10 @@ backup link.
 
 CHECKPOINT_EVERY = "REKINDLE_CHECKPOINT_EVERY"
 """Steps between two periodic checkpoints; 0 means none."""
+SNAPSHOT_EVERY = "REKINDLE_SNAPSHOT_EVERY"
+"""Steps between two snapshots in memory of shards that one rank alone holds. Not set: no snapshots are taken."""
+RACK = "REKINDLE_RACK"
+"""Rack of the pod's node, or another label of the topology. Where all pods have it, a snapshot is copied to another rack."""
 REBUILD_TIMEOUT = "REKINDLE_REBUILD_TIMEOUT"
 """Seconds from the order to migrate until one more step is complete on all ranks; beyond it the migration has failed."""
 ORDER_TIMEOUT = "REKINDLE_ORDER_TIMEOUT"

@@ -330,6 +330,7 @@ class Hello(google.protobuf.message.Message):
     WORLD_SIZE_FIELD_NUMBER: builtins.int
     RANKS_PER_POD_FIELD_NUMBER: builtins.int
     CARRIERS_FIELD_NUMBER: builtins.int
+    SNAPSHOTS_FIELD_NUMBER: builtins.int
     rank: builtins.int
     role: builtins.str
     """Of the pod at its start: worker or backup. A backup that took over is known by its generation."""
@@ -353,6 +354,10 @@ class Hello(google.protobuf.message.Message):
     def carriers(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """As in the Rebuild of its generation."""
 
+    @property
+    def snapshots(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Steps of the snapshots of this rank that its pod's memory has, from this process or from those before it."""
+
     def __init__(
         self,
         *,
@@ -368,12 +373,33 @@ class Hello(google.protobuf.message.Message):
         world_size: builtins.int = ...,
         ranks_per_pod: builtins.int = ...,
         carriers: collections.abc.Iterable[builtins.int] | None = ...,
+        snapshots: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_maintenance", b"_maintenance", "maintenance", b"maintenance"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_maintenance", b"_maintenance", "backup_link", b"backup_link", "carriers", b"carriers", "last_words", b"last_words", "maintenance", b"maintenance", "paused", b"paused", "process", b"process", "protocol", b"protocol", "rank", b"rank", "ranks_per_pod", b"ranks_per_pod", "role", b"role", "step", b"step", "world_size", b"world_size"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_maintenance", b"_maintenance", "backup_link", b"backup_link", "carriers", b"carriers", "last_words", b"last_words", "maintenance", b"maintenance", "paused", b"paused", "process", b"process", "protocol", b"protocol", "rank", b"rank", "ranks_per_pod", b"ranks_per_pod", "role", b"role", "snapshots", b"snapshots", "step", b"step", "world_size", b"world_size"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_maintenance", b"_maintenance"]) -> typing.Literal["maintenance"] | None: ...
 
 Global___Hello: typing_extensions.TypeAlias = Hello
+
+@typing.final
+class Snapshot(google.protobuf.message.Message):
+    """A copy in memory of the whole state of `rank`, as it was behind `step`."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RANK_FIELD_NUMBER: builtins.int
+    STEP_FIELD_NUMBER: builtins.int
+    rank: builtins.int
+    step: builtins.int
+    def __init__(
+        self,
+        *,
+        rank: builtins.int = ...,
+        step: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["rank", b"rank", "step", b"step"]) -> None: ...
+
+Global___Snapshot: typing_extensions.TypeAlias = Snapshot
 
 @typing.final
 class Heartbeat(google.protobuf.message.Message):
@@ -680,6 +706,8 @@ class Standing(google.protobuf.message.Message):
     REFUSED_FIELD_NUMBER: builtins.int
     FIXED_SIZE_FIELD_NUMBER: builtins.int
     SHARES_FIELD_NUMBER: builtins.int
+    SNAPSHOTS_FIELD_NUMBER: builtins.int
+    EARLIEST_FIELD_NUMBER: builtins.int
     step: builtins.int
     """The last completed step."""
     place: Global___Standing.Place.ValueType
@@ -695,6 +723,8 @@ class Standing(google.protobuf.message.Message):
     """`reason` is a rule that the script breaks, so that a restart would come to the same end: training ends."""
     fixed_size: builtins.str
     """Why training cannot go on with another number of ranks; empty: it can. Not there: an earlier version, which cannot."""
+    earliest: builtins.int
+    """The first step after which its loop can go on: the script has left what is before."""
     @property
     def replicas(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """As in `Paused`."""
@@ -706,6 +736,10 @@ class Standing(google.protobuf.message.Message):
     @property
     def shares(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Shares of other ranks that this one has, as they are behind `step`."""
+
+    @property
+    def snapshots(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Snapshot]:
+        """Snapshots that this rank has: of itself, and of a rank for which it keeps them."""
 
     def __init__(
         self,
@@ -720,9 +754,11 @@ class Standing(google.protobuf.message.Message):
         refused: builtins.bool = ...,
         fixed_size: builtins.str | None = ...,
         shares: collections.abc.Iterable[builtins.int] | None = ...,
+        snapshots: collections.abc.Iterable[Global___Snapshot] | None = ...,
+        earliest: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_fixed_size", b"_fixed_size", "fixed_size", b"fixed_size"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_fixed_size", b"_fixed_size", "fault", b"fault", "final", b"final", "fixed_size", b"fixed_size", "kept", b"kept", "place", b"place", "reason", b"reason", "refused", b"refused", "replicas", b"replicas", "shares", b"shares", "step", b"step"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_fixed_size", b"_fixed_size", "earliest", b"earliest", "fault", b"fault", "final", b"final", "fixed_size", b"fixed_size", "kept", b"kept", "place", b"place", "reason", b"reason", "refused", b"refused", "replicas", b"replicas", "shares", b"shares", "snapshots", b"snapshots", "step", b"step"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_fixed_size", b"_fixed_size"]) -> typing.Literal["fixed_size"] | None: ...
 
 Global___Standing: typing_extensions.TypeAlias = Standing
@@ -881,6 +917,7 @@ class Rebuild(google.protobuf.message.Message):
     BACKUP_LINK_FIELD_NUMBER: builtins.int
     CARRIERS_FIELD_NUMBER: builtins.int
     SHARES_FIELD_NUMBER: builtins.int
+    FROM_SNAPSHOTS_FIELD_NUMBER: builtins.int
     store_port: builtins.int
     store_prefix: builtins.str
     """Prefix of every key in the store; never used twice."""
@@ -896,6 +933,8 @@ class Rebuild(google.protobuf.message.Message):
     """Stand at the boundary, as before: answered with Paused in place of Stepped."""
     backup_link: builtins.bool
     """This rank's collectives use the pod's second link in this generation; otherwise its first one."""
+    from_snapshots: builtins.bool
+    """All members go back to their snapshots behind `step`. One that has none is given it by the rank that keeps it."""
     @property
     def transfers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Transfer]: ...
     @property
@@ -923,8 +962,9 @@ class Rebuild(google.protobuf.message.Message):
         backup_link: builtins.bool = ...,
         carriers: collections.abc.Iterable[builtins.int] | None = ...,
         shares: collections.abc.Iterable[Global___Share] | None = ...,
+        from_snapshots: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["backup_link", b"backup_link", "begins", b"begins", "carriers", b"carriers", "own_state", b"own_state", "shares", b"shares", "stands", b"stands", "step", b"step", "store_port", b"store_port", "store_prefix", b"store_prefix", "timeout_seconds", b"timeout_seconds", "transfers", b"transfers", "world_size", b"world_size"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["backup_link", b"backup_link", "begins", b"begins", "carriers", b"carriers", "from_snapshots", b"from_snapshots", "own_state", b"own_state", "shares", b"shares", "stands", b"stands", "step", b"step", "store_port", b"store_port", "store_prefix", b"store_prefix", "timeout_seconds", b"timeout_seconds", "transfers", b"transfers", "world_size", b"world_size"]) -> None: ...
 
 Global___Rebuild: typing_extensions.TypeAlias = Rebuild
 

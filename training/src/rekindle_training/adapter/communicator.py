@@ -262,12 +262,12 @@ class Communicator:
         lines = Lines(index, world, apart)
         if apart:
             with self._asking():
-                lines.listen(self._host(), store)
+                lines.listen(self.host(), store)
             self._unless_given_up(lines.connect)
         with self._lock:
             self._vote, self._lines = vote, lines
 
-    def _host(self) -> str:
+    def host(self) -> str:
         """Returns this rank's address in the default group."""
         with self._lock:
             mine = Counter(here[0] for here, _ in (self._connections or self._of_the_store()).values())

@@ -32,10 +32,10 @@ def send(state: Any, target: int) -> None:
         torch.accelerator.synchronize()
     with ThreadPoolExecutor(1, "digest") as beside:
         expected = beside.submit(digest, state)
-        _send_bytes(pickle.dumps((skeleton, slots)), target)
+        send_bytes(pickle.dumps((skeleton, slots)), target)
         for bucket in buckets(slots):
             dist.send(_packed([tensors[index] for index in bucket]), target)
-        _send_bytes(expected.result(), target)
+        send_bytes(expected.result(), target)
 
 
 def receive(source: int, mine: Any) -> tuple[Any, bytes, Hashes]:
@@ -44,7 +44,7 @@ def receive(source: int, mine: Any) -> tuple[Any, bytes, Hashes]:
     Args:
         mine: this rank's state; tensors of it that have the same place, shape, type and device are filled in place.
     """
-    skeleton, slots = pickle.loads(_receive_bytes(source))  # sent by a rank of the same job
+    skeleton, slots = pickle.loads(receive_bytes(source))  # sent by a rank of the same job
     tensors = destinations(skeleton, slots, mine)
     hashed: list[Future[dict[object, bytes]]] = []
     with ThreadPoolExecutor(1, "digest") as beside:
@@ -53,7 +53,7 @@ def receive(source: int, mine: Any) -> tuple[Any, bytes, Hashes]:
             _receive_bucket(received, source)
             if received[0].device.type == "cpu":
                 hashed.append(beside.submit(_hash, received))
-        expected = _receive_bytes(source)
+        expected = receive_bytes(source)
     hashes = {moment: content for future in hashed for moment, content in future.result().items()}
     return put_together(skeleton, tensors), expected, hashes
 
@@ -84,24 +84,24 @@ def buckets(slots: Sequence[Slot]) -> Iterator[list[int]]:
 
 def _packed(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     if len(tensors) == 1:
-        return _memory(tensors[0]).view(torch.uint8)
+        return in_memory(tensors[0]).view(torch.uint8)
     message = _message(tensors)
     for tensor, part in zip(tensors, _parts(message, tensors), strict=True):
-        part.copy_(_memory(tensor))
+        part.copy_(in_memory(tensor))
     return message
 
 
 def _receive_bucket(destinations: Sequence[torch.Tensor], source: int) -> None:
     if len(destinations) == 1:
-        dist.recv(_memory(destinations[0]).view(torch.uint8), source)
+        dist.recv(in_memory(destinations[0]).view(torch.uint8), source)
         return
     message = _message(destinations)
     dist.recv(message, source)
     for tensor, part in zip(destinations, _parts(message, destinations), strict=True):
-        _memory(tensor).copy_(part)
+        in_memory(tensor).copy_(part)
 
 
-def _memory(tensor: torch.Tensor) -> torch.Tensor:
+def in_memory(tensor: torch.Tensor) -> torch.Tensor:
     """Returns the elements in the order of memory. If a tensor is not plain memory, a copy is used."""
     plain = local(tensor).detach().resolve_conj().resolve_neg()
     whole = plain if plain.stride() == strides(plain) else plain.clone()
@@ -125,12 +125,12 @@ def _aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def _send_bytes(content: bytes, target: int) -> None:
+def send_bytes(content: bytes, target: int) -> None:
     dist.send(torch.tensor([len(content)], device="cpu"), target)
     dist.send(torch.frombuffer(bytearray(content), dtype=torch.uint8), target)
 
 
-def _receive_bytes(source: int) -> bytes:
+def receive_bytes(source: int) -> bytes:
     length = torch.empty(1, dtype=torch.int64, device="cpu")
     dist.recv(length, source)
     content = torch.empty(int(length.item()), dtype=torch.uint8, device="cpu")

@@ -14,6 +14,7 @@ from rekindle_training import names
 from rekindle_training.adapter import communicator
 from rekindle_training.adapter.communicator import Communicator
 from rekindle_training.adapter.failure_text import in_words
+from rekindle_training.adapter.snapshots import held, memory_of
 from rekindle_training.environment import RankEnvironment
 from rekindle_training.injection import Injection
 from rekindle_training.processor.gate import Gate, Join, Stand
@@ -78,9 +79,14 @@ class Entry:
                 case Join() as wish:
                     self._try(wish)
                 case Stand():
-                    self.processor.standing(Standing(step=self.gate.completed, place=Standing.LOST), self.gate.broken_in)
+                    self.processor.standing(self._lost(), self.gate.broken_in)
                 case _:
                     pass
+
+    def _lost(self) -> Standing:
+        memory, here = memory_of(self.environment), self.environment
+        snapshots = [] if memory is None else held(memory, here.rank)
+        return Standing(step=self.gate.completed, place=Standing.LOST, snapshots=snapshots)
 
     def _try(self, wish: Join) -> None:
         try:

@@ -61,7 +61,7 @@ class Training:
         self._trace = Trace.of(rank, self._attempts)
         self._on_pause: list[Callable[[], None]] = []
         self._trains = self._loops = self._is_finished = self._has_warned = False
-        self._checkpoint_due = False
+        self._checkpoint_due = self._snapshot_due = False
         self._comparison = comparison
         self._proof_due, self._has_recovered = True, False
         """True if ranks are to be compared; and if one of them has taken another one's state since then."""
@@ -211,7 +211,7 @@ class Training:
                 f"training.steps({total}): {self.step} steps are done; `steps` counts over the whole training and not over an "
                 "epoch: use `for epoch in training.epochs(epochs, steps): for step in epoch:`"
             )
-        return self._turns(total, total)
+        return self._turns(total, total, earliest=0)
 
     def epochs(self, count: int, steps: int) -> Iterator["Epoch"]:
         """Yields the epochs that are still to be done, counted from 0 as samplers count them.
@@ -229,7 +229,7 @@ class Training:
         given.count("training.epochs(count)", count)
         given.count("training.epochs(steps)", steps)
         for number in range(self.step // steps, count):
-            yield Epoch(number, self._turns((number + 1) * steps, count * steps))
+            yield Epoch(number, self._turns((number + 1) * steps, count * steps, earliest=number * steps))
 
     def guard(self, train_step: Callable[Parameters, Result], total: int, *, missed: Result) -> Callable[Parameters, Result]:
         """Wraps the function that does one step in `with step:`, for a loop that the script does not control.
@@ -250,14 +250,20 @@ class Training:
             if self.step >= total:
                 raise RuntimeError(f"training.guard: all {total} steps are done; the loop begins after `training.step`")
             result = missed
-            for step in self._turns(self.step + 1, total):
+            for step in self._turns(self.step + 1, total, earliest=self.step):
                 with step:
                     result = train_step(*args, **keywords)
             return result
 
         return guarded
 
-    def _turns(self, end: int, total: int) -> Iterator[Step]:
+    def _turns(self, end: int, total: int, *, earliest: int) -> Iterator[Step]:
+        """Yields steps.
+
+        Args:
+            earliest: first step after which this part of the script's loop can go on.
+        """
+        self._attempts.earliest = earliest
         last = self._environment.drill_steps
         if last and not last == end < total:  # what follows an epoch belongs to it in a drill, too
             end, total = min(end, last), min(total, last)
@@ -438,10 +444,11 @@ class Training:
         self._stretches.missing = self._communicator.team.missing_share
         self._periodic.join(self.step)
         self._checkpoint_due = joined and self._periodic.is_due(self.step)
+        self._snapshot_due = joined and (wish.rebuild.begins or self._rank.snapshots.is_due(self.step))
         self._calls_due = self._calls_unsure = joined and self.step > 0 and not wish.rebuild.begins
         self._proof_due = True
         self._loss_due = not wish.rebuild.begins
-        self._has_recovered = self._has_recovered or bool(wish.rebuild.transfers)
+        self._has_recovered = self._has_recovered or bool(wish.rebuild.transfers) or wish.rebuild.from_snapshots
         self._attempts.joined(wish.rebuild.step, begins=wish.rebuild.begins)
         if joined and wish.rebuild.stands:
             self._gate.hold()
@@ -464,6 +471,7 @@ class Training:
         self._gate.complete(step)
         self._trace(step)
         self._checkpoint_due, self._calls_due = self._periodic.is_due(step), True
+        self._snapshot_due = self._rank.snapshots.is_due(step)
         proved = self._at_boundary(self._prove) if self._proof_due or self._loss_due else True
         self._loss_due = self._loss_due and not proved
         self._loss.step_is_done(counts=proved)
@@ -515,11 +523,18 @@ class Training:
         return True
 
     def _do_what_is_due(self) -> None:
-        """Writes a checkpoint and calls the registered functions of the script, if they are due."""
+        """Takes a snapshot, writes a checkpoint and calls the registered functions of the script, if they are due."""
+        if self._snapshot_due and self._at_boundary(self._take_snapshot, protects=True):
+            self._snapshot_due = False
         if self._checkpoint_due and self._at_boundary(self._write, protects=True):
             self._checkpoint_due = False
         if self._calls_due and self._at_boundary(self._call):
             self._calls_due = False
+
+    def _take_snapshot(self) -> None:
+        if self._rank.snapshots.is_on:
+            self._rank.sharded.reshard()
+            self._rank.snapshots.take(self.step, gathers=self._attempts.gathers)
 
     def _write(self) -> None:
         if not self._attempts.guarded:  # `with step:` has done so
@@ -563,7 +578,7 @@ class Training:
 
         Called by all ranks together.
         """
-        called = self._membership.renewed or self._called_at == self.step
+        called = self._membership.renewed or self._called_at >= self.step
         undone = torch.tensor([not called], dtype=torch.int64, device="cpu")
         dist.all_reduce(undone)
         return bool(undone.item())

@@ -136,7 +136,7 @@ class Membership:
         own.put(numbers, None, trained.accelerator)
 
     def _stand_where_it_goes_on(self, wish: Join) -> None:
-        if wish.rebuild.begins or self._source(wish) is not None:
+        if wish.rebuild.begins or wish.rebuild.from_snapshots or self._source(wish) is not None:
             return
         if wish.rebuild.step != self._rank.gate.completed:
             raise StateMismatch(
@@ -151,10 +151,14 @@ class Membership:
         return next((transfer.source for transfer in wish.rebuild.transfers if transfer.target == self._number), None)
 
     def _bring_up_to_date(self, wish: Join) -> None:
+        self._rank.snapshots.join(begins=wish.rebuild.begins)
         if wish.rebuild.begins:
             self._compare_replicas()
-            self._restore_checkpoint()
+            self._begin()
             self.lost = False
+        elif wish.rebuild.from_snapshots:
+            self._go_back_to_snapshot(wish.rebuild.step)
+        self._rank.snapshots.send_newest()
         for transfer in wish.rebuild.transfers:
             if transfer.source == self._number:
                 copying.send(
@@ -235,9 +239,39 @@ class Membership:
             self._checkpoints.set_aside(damaged)
         return step
 
-    def _restore_checkpoint(self) -> None:
-        if step := self._read_newest():
+    def _go_back_to_snapshot(self, step: int) -> None:
+        """Raises StateMismatch, on all ranks, where one has no good snapshot."""
+        self.lost = True
+        self._rank.sharded.reshard()
+        if problem := self._rank.snapshots.restore(step):
+            raise StateMismatch(problem)
+        self._rank.gate.complete(step)
+        self._attempts.forget()
+        self._attempts.leave_own(step)
+        self.lost = False
+        self.renewed, self.took_own = self.renewed or self._is_new, self.took_own or self._is_new
+        self._note_lost_steps(step)
+
+    def _begin(self) -> None:
+        """Restores the newest state that all ranks have: a snapshot that outlived their processes, or a checkpoint."""
+        snapshots, newest = self._rank.snapshots, self._checkpoints.newest()
+        step = next((step for step in snapshots.common() if step >= newest and not self._restored(step)), None)
+        if step is None:
+            snapshots.forget()
+            step = self._read_newest()
+        else:
+            self.took_own = True
+            self._attempts.leave_own(step)
+        if step:
             self._rank.gate.complete(step)
+        self._note_lost_steps(step)
+
+    def _restored(self, step: int) -> str:
+        if problem := self._rank.snapshots.restore(step):
+            log.warning("%s; an earlier state is taken", problem)
+        return problem
+
+    def _note_lost_steps(self, step: int) -> None:
         furthest = self._step_log.last_step()
         self._rank.processor.stretches.repeat(furthest)
         self._rank.processor.lost_steps(max(furthest - step, 0))

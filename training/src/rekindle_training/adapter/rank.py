@@ -12,6 +12,7 @@ from rekindle_training.adapter.launcher_memory import LauncherMemory
 from rekindle_training.adapter.peer_backup import PeerBackup
 from rekindle_training.adapter.playing import Playing
 from rekindle_training.adapter.sharding import Ranks
+from rekindle_training.adapter.snapshots import Snapshots
 from rekindle_training.adapter.sums import Sums
 from rekindle_training.adapter.trained import Trained
 from rekindle_training.data.shares import Shares
@@ -28,6 +29,7 @@ class Rank:
     sharded: FullySharded
     launcher_memory: LauncherMemory
     peer_backup: PeerBackup
+    snapshots: Snapshots
     replicas: tuple[int, ...]
     """Ranks that hold the same state as this one, itself among them; empty: all."""
     after_update: Callable[[], None] | None
@@ -60,7 +62,17 @@ class Rank:
             communicator = entry.communicator
             wrappers.sums = Sums(lambda: communicator.team, entry.environment.rank, communicator.places)
         return cls(
-            entry, trained, wrappers, sharded, launcher_memory, peer_backup, replicas, after_update, shares, keeps_own_checkpoints
+            entry,
+            trained,
+            wrappers,
+            sharded,
+            launcher_memory,
+            peer_backup,
+            Snapshots(entry.environment, entry.communicator, trained, replicas),
+            replicas,
+            after_update,
+            shares,
+            keeps_own_checkpoints,
         )
 
     def playing(self) -> Playing | None:

@@ -106,6 +106,8 @@ class Attempts:
         """Number of collectives begun by the latest agreement, by group."""
         self._after_recovery = 0
         """First step of a generation. Some ranks may have seen in an earlier try that it adds to gradients."""
+        self.earliest = 0
+        """First step after which the loop can go on where all ranks go back to a snapshot."""
         self.refusal = ""
         """Reason why training cannot go on here. Empty: there is none."""
         self._is_of_script = False
@@ -210,6 +212,8 @@ class Attempts:
             kept=self._rank.peer_backup.kept(),
             fixed_size=fixed_size(self._rank, self._boundary),
             shares=sorted(self._rank.trained.carried),
+            snapshots=self._rank.snapshots.held(),
+            earliest=self.earliest,
         )
         self._rank.processor.standing(standing, gate.broken_in)
 
@@ -331,6 +335,7 @@ class Attempts:
     def end_loop(self) -> None:
         """Notes that the loop has done its last step. The script may draw random numbers from here on."""
         self._at_end = self._rank.gate.completed, self._rank.trained.take_own()
+        self.earliest = self._rank.gate.completed + 1  # the script does not enter the loop again
 
     def own_here(self) -> Own:
         """Returns the state that only this rank has at its boundary, also where the script has left its loop since then."""
@@ -401,6 +406,7 @@ class Attempts:
             Refused: always.
         """
         self.refusal, self._is_of_script = words, of_script
+        self._rank.snapshots.doubt()
         if not self._now.inside:
             self._break_off()
             self.say(self.place)
@@ -471,6 +477,7 @@ class Attempts:
 
     def before_update(self) -> None:
         """Waits until all ranks have all gradients of this step. Raises StepRepeated if the step is repeated instead."""
+        self._rank.snapshots.settle()
         if not self._now.inside:
             self._refuse_outside()
         elif self._repeats_updates:
@@ -488,6 +495,7 @@ class Attempts:
         return self._now.agreed
 
     def _take_part(self, kind: Kind) -> None:
+        self._rank.snapshots.settle()  # so that each rank has its copy when any of them has updated
         if not self._carried.is_over:
             self._carried.begin_update(at_end=kind is Kind.END)
         self._notice_gradients(is_one_of_several=False)

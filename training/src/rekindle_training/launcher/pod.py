@@ -391,7 +391,7 @@ class Pod:
         arguments, rank = self._arguments, self._ranks.all[local]
         self._started += 1
         rank.begin(arguments.node_rank * arguments.nproc_per_node + local, f"{self._name}/{local}/{self._started}")
-        where = place(arguments, local, rank.process, rank.own_state, self._restarts)
+        where = place(arguments, local, rank.process, (rank.own_state, rank.snapshots), self._restarts)
         if (spare := self._spares.take(rank.number)) is not None:
             rank.spare = spare
             self._processes.say(Bind(spare, rank.process, where))
@@ -399,7 +399,7 @@ class Pod:
             return
         program = self._program(forked=arguments.start_method == "fork", title=f"rank-{rank.number}")
         environment = {**self._environment(), **where.environment}
-        keep = (rank.own_state, self._memory)
+        keep = (rank.own_state, rank.snapshots, self._memory)
         self._processes.say(Start(rank.process, program, environment, where.redirects, keep))
 
     def _load_spares(self) -> None:
@@ -471,7 +471,7 @@ class Pod:
             self._manager.runs = False
         else:
             log.warning("zygote ended with all processes of the pod, starting another", extra={"code": code})
-            of_ranks = (rank.own_state for rank in self._ranks.all)
+            of_ranks = (memory for rank in self._ranks.all for memory in (rank.own_state, rank.snapshots))
             self._processes.begin_again([self._manager.announce, self._memory, *of_ranks])
             self._spares.lose()
             self._later(0 if self._arguments.is_standby else SPARE_SECONDS, SpareDue())

@@ -61,18 +61,18 @@ def pod_environment(arguments: Arguments, master_port: int, pod_memory: int, bas
     return {**known, **_of_one_pod(arguments.node_rank, arguments.role)}
 
 
-def place(arguments: Arguments, local_rank: int, process: str, own_state: int, restarts: int) -> Place:
+def place(arguments: Arguments, local_rank: int, process: str, memories: tuple[int, int], restarts: int) -> Place:
     """Returns the settings of one rank of the pod.
 
     Args:
         process: the name of the process that becomes this rank.
-        own_state: descriptor of the memory that outlives the rank's processes.
+        memories: descriptors of the memories that outlive the rank's processes: of its own state, and of snapshots.
         restarts: of all ranks together, so far.
     """
     rank = arguments.node_rank * arguments.nproc_per_node + local_rank
     environment = {
         **_of_one_pod(arguments.node_rank, arguments.role),
-        **_of_one_rank(rank, local_rank, process, own_state, restarts),
+        **_of_one_rank(rank, local_rank, process, memories, restarts),
     }
     return Place(environment, redirects(arguments, str(rank)))
 
@@ -86,19 +86,20 @@ OF_ONE_POD = frozenset(_of_one_pod(0, ""))
 """Variables that a process of a standby does not have yet, in addition to `OF_ONE_RANK`."""
 
 
-def _of_one_rank(rank: int, local_rank: int, process: str, own_state: int, restarts: int) -> dict[str, str]:
+def _of_one_rank(rank: int, local_rank: int, process: str, memories: tuple[int, int], restarts: int) -> dict[str, str]:
     environment = {
         names.RANK: rank,
         names.LOCAL_RANK: local_rank,
         "ROLE_RANK": rank,
         names.PROCESS: process,
-        names.OWN_STATE: own_state,
+        names.OWN_STATE: memories[0],
+        names.SNAPSHOTS: memories[1],
         "TORCHELASTIC_RESTART_COUNT": restarts,
     }
     return {name: str(value) for name, value in environment.items()}
 
 
-OF_ONE_RANK = frozenset(_of_one_rank(0, 0, "", 0, 0))
+OF_ONE_RANK = frozenset(_of_one_rank(0, 0, "", (0, 0), 0))
 """Variables that a process which may become any rank of the pod does not have yet."""
 
 

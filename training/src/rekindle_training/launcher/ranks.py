@@ -19,6 +19,8 @@ class Rank:
 
     own_state: int
     """Descriptor of the memory that the rank leaves to its next process."""
+    snapshots: int
+    """Descriptor of the memory of its snapshots, which outlives a restart of all ranks in their pods."""
     number: int = 0
     process: str = ""
     ended: int | None = None
@@ -40,7 +42,10 @@ class Ranks:
     """Ranks of one pod, by local rank. Created before the zygote, which inherits their memory."""
 
     def __init__(self, count: int) -> None:
-        self.all = [Rank(os.memfd_create(f"{names.OWN_STATE_MEMORY}{rank}")) for rank in range(count)]
+        self.all = [
+            Rank(os.memfd_create(f"{names.OWN_STATE_MEMORY}{rank}"), os.memfd_create(f"{names.SNAPSHOTS_MEMORY}{rank}"))
+            for rank in range(count)
+        ]
         self._say: Callable[[Command], None] = lambda _: None
 
     def attend(self, say: Callable[[Command], None]) -> None:

@@ -69,6 +69,8 @@ class Plan:
     own_states: Mapping[int, bytes] = field(default_factory=dict)
     begins: bool = False
     """True if all ranks read the checkpoint, because nothing else is left to go on from."""
+    from_snapshots: bool = False
+    """True if all ranks go back to their snapshots of this step."""
     stands: bool = False
     """True if all ranks stand after the rebuild until the order to go on."""
     carriers: tuple[int, ...] = ()
@@ -210,6 +212,7 @@ def _invitation(membership: Membership, store: Store, plan: Plan, rank: int, lim
         backup_link=membership.uses_backup_link(membership.members[rank]),
         carriers=membership.carriers if membership.missing else (),
         shares=plan.shares.get(rank, ()),
+        from_snapshots=plan.from_snapshots,
     )
     return ManagerMessage(generation=membership.generation, rebuild=invitation)
 

@@ -36,6 +36,9 @@ def launcher_of(identity: str) -> str:
 class RankProcess:
     """Process of a rank. It exists from its first hello to its end, over any number of streams."""
 
+    snapshots: frozenset[int]
+    """Steps of the snapshots of the rank that the memory of the process's pod had when the process said hello."""
+
     def __init__(self, hello: Hello, on_lost: Callable[["RankProcess"], None], lives: Callable[[str], bool]) -> None:
         """Args:
         hello: first message of the process.
@@ -105,6 +108,7 @@ class RankProcess:
         self.maintenance = hello.maintenance if hello.HasField("maintenance") else None
         self.said_backup_link = hello.backup_link
         self.carriers = tuple(hello.carriers)
+        self.snapshots = frozenset(hello.snapshots)
         self.lost = False
         self._outbox = asyncio.Queue()
         for message in self._unanswered.values():

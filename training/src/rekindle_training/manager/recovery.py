@@ -18,7 +18,7 @@ from rekindle_training.manager.hot_switch import Means
 from rekindle_training.manager.last_checkpoint import Written, plan_of_save, save
 from rekindle_training.manager.pod_restart import PodRestart
 from rekindle_training.manager.rank_process import RankProcess
-from rekindle_training.manager.repair import Repair, plan, refuse_final, stand
+from rekindle_training.manager.repair import Repair, can_go_back, plan, refuse_final, stand
 from rekindle_training.manager.replacements import CannotRepair, Elsewhere, InPlace, Nobody, Without
 from rekindle_training.manager.reports import (
     DOWNGRADE,
@@ -92,7 +92,8 @@ class Recovery:
         self._arrived = asyncio.Event()
         self._carried: Order | None = None
         """Order that is being carried out and is not answered yet."""
-        self._repairs = False
+        self._repairs = self._from_snapshots = False
+        """True while ranks are being repaired, and if the last repair took them back to snapshots in memory."""
         self._is_well = False
         """True if training itself is well: nothing failed, or only the storage of its checkpoints."""
         self._patience = means.order_timeout
@@ -283,6 +284,8 @@ class Recovery:
                 behind = await self._repaired(self._successors(order))
                 self._dismiss_others(order.ranks)
                 info = f"training goes on after step {behind}"
+                if self._from_snapshots:
+                    info += ", from snapshots in memory"
                 if order.kind is Kind.SMALLER:
                     info += f", with {len(self._means.membership.present)} of {self._means.membership.world_size} ranks"
                 if self._alone_behind is not None:
@@ -312,8 +315,9 @@ class Recovery:
     def _offers(self, standing: Standings) -> list[str]:
         """Returns the strategies that can be carried out now. Any live rank can repeat the step, announced as faulty or not."""
         membership, vacant = self._means.membership, self._means.membership.vacant
-        lost = {rank: Standing(place=Standing.LOST) for rank in vacant}
-        if not (_succeeds(lambda: refuse_final(membership)) and _succeeds(lambda: plan({**standing, **lost}))):
+        positions = {**standing, **{rank: Standing(place=Standing.LOST) for rank in vacant}}
+        goes_back = not membership.missing and can_go_back(positions, vacant, in_place=True)
+        if not (_succeeds(lambda: refuse_final(membership)) and (goes_back or _succeeds(lambda: plan(positions)))):
             return []
         repairs = [RECOVER] if vacant else [RETRY, RECOVER]
         if not fixed_size(standing) and len(membership.present) > self._means.ranks_per_pod:
@@ -340,7 +344,10 @@ class Recovery:
     async def _repaired(self, successors: Nobody) -> int:
         means, self._repairs = self._means, True
         try:
-            return await Repair(means.membership, await means.store, successors, means.rebuild_timeout).run()
+            repair = Repair(means.membership, await means.store, successors, means.rebuild_timeout)
+            behind = await repair.run()
+            self._from_snapshots = repair.from_snapshots
+            return behind
         finally:
             self._repairs = False
 

@@ -19,7 +19,7 @@ from rekindle_training.manager.membership import Membership
 from rekindle_training.manager.procedures import NoReplica, Plan
 from rekindle_training.manager.rank_process import RankLost, RankProcess, RebuildFailed, StepFailed, launcher_of
 from rekindle_training.manager.rendezvous_store import Store
-from rekindle_training.manager.replacements import CannotRepair, Futile, LoopsDiffer, Nobody
+from rekindle_training.manager.replacements import CannotRepair, Futile, InPlace, LoopsDiffer, Nobody
 from rekindle_training.manager.team import sent, without
 from rekindle_wire.training_pb2 import Standing
 
@@ -57,6 +57,50 @@ def plan(standing: Mapping[int, Standing]) -> Plan:
         raise CannotRepair(str(error)) from None
 
 
+def can_go_back(standing: Mapping[int, Standing], vacant: Collection[int], *, in_place: bool) -> bool:
+    """Returns whether all ranks may have a snapshot of one step.
+
+    Args:
+        standing: position of each rank.
+        vacant: ranks of which the processes are gone.
+        in_place: True if the memory of the pods of these ranks may be left.
+    """
+    held = snapshots(standing)
+    return not any(at.final for at in standing.values()) and all(
+        steps or (in_place and rank in vacant) for rank, steps in held.items()
+    )
+
+
+def snapshots(standing: Mapping[int, Standing]) -> dict[int, set[int]]:
+    """Returns the steps to which each rank can go back, by its own snapshots and those that others keep for it."""
+    found: dict[int, set[int]] = {rank: set() for rank in standing}
+    for one in (one for at in standing.values() for one in at.snapshots):
+        if one.rank in standing and one.step >= standing[one.rank].earliest:
+            found[one.rank].add(one.step)
+    return found
+
+
+def plan_of_snapshots(standing: Mapping[int, Standing], left: Mapping[int, Collection[int]], reason: str) -> Plan:
+    """Computes the step of the newest snapshots that all ranks have.
+
+    Args:
+        standing: position of each rank.
+        left: steps of the snapshots that the memory of its pod has for the new process of a rank, by rank.
+        reason: why ranks have to go back.
+
+    Raises:
+        CannotRepair: there is no such step.
+    """
+    held = snapshots(standing)
+    steps = {rank: found | set(left.get(rank, ())) for rank, found in held.items()}
+    if without := sorted(rank for rank, its in steps.items() if not its):
+        raise CannotRepair(f"{reason}, and no snapshot of rank {without[0]} is left")
+    common = set[int].intersection(*steps.values())
+    if not common:
+        raise CannotRepair(f"{reason}, and the ranks have no snapshots of one step")
+    return Plan(max(common), from_snapshots=True)
+
+
 def refuse_final(membership: Membership) -> None:
     """Raises CannotRepair if a rank has said that no repair helps, also if its process has ended since then."""
     said = {rank: member.standing for rank, member in sorted(membership.members.items())}
@@ -69,7 +113,11 @@ def lost(standing: Mapping[int, Standing], ranks: Collection[int]) -> dict[int, 
 
     State that their processes keep for other ranks counts while they live.
     """
-    return {rank: Standing(place=Standing.LOST, kept=standing[rank].kept if rank in standing else ()) for rank in ranks}
+    return {rank: _lost(standing.get(rank, Standing())) for rank in ranks}
+
+
+def _lost(at: Standing) -> Standing:
+    return Standing(place=Standing.LOST, kept=at.kept, snapshots=at.snapshots)
 
 
 async def stand(membership: Membership) -> dict[int, Standing]:
@@ -120,6 +168,8 @@ class Repair:
         """
         self._stands = stands
         self._membership, self._store, self._successors, self._limit = membership, store, successors, limit
+        self.from_snapshots = False
+        """True if training went on from snapshots in memory."""
         self._behind = -1
         self._failed = 0
         """Failed attempts at one step in a row."""
@@ -141,6 +191,7 @@ class Repair:
                 self._count(error)
                 self._membership.follow_links(self._new)  # a first link may be pulled there, or elsewhere
             else:
+                self.from_snapshots = self.from_snapshots or found.from_snapshots
                 log.info("ranks repaired", extra={"step": found.step, "seconds": round(time.monotonic() - began, 3)})
                 return found.step
 
@@ -149,18 +200,15 @@ class Repair:
         membership = self._membership
         refuse_final(membership)
         replaced, leaving = self._successors.ranks, self._successors.leaving
-        found = replace(plan({**standing, **lost(standing, replaced | leaving)}), stands=self._stands)
-        if leaving or membership.missing:
-            found = self._shared_out(found, standing, replaced, leaving)
-        self._successors.refuse(found)
-        _log(standing, found)
-        if found.step > self._behind:
-            self._failed, self._behind = 0, found.step
+        found = self._plan(standing, replaced, leaving)
         if replaced:
             with membership.spans.record("replacements start"):
                 are_there = await self._are_there(replaced)
             if not are_there:
                 return None
+        if isinstance(found, CannotRepair):
+            found = self._plan_of_snapshots(standing, replaced, str(found))
+            self._decided(standing, found)
         members = {**membership.members, **{rank: self._successors.there[rank] for rank in replaced}}
         members = {rank: member for rank, member in members.items() if rank not in leaving}
         self._new |= {rank for rank in replaced if not _is_in_same_pod(membership.members.get(rank), members[rank])}
@@ -173,6 +221,38 @@ class Repair:
                 "part in, such as one between session() and its loop, where a replacement is alone"
             ) from None
         return found
+
+    def _plan(self, standing: Mapping[int, Standing], replaced: Collection[int], leaving: Collection[int]) -> Plan | CannotRepair:
+        """Returns the plan, or why no live rank has the state of a step: all have to go back to their snapshots then.
+
+        Raises:
+            CannotRepair: there are none, or ranks leave.
+        """
+        membership = self._membership
+        positions = {**standing, **lost(standing, {*replaced, *leaving})}
+        try:
+            found = replace(plan(positions), stands=self._stands)
+        except CannotRepair as error:
+            in_place = isinstance(self._successors, InPlace)
+            if leaving or membership.missing or not can_go_back(positions, replaced, in_place=in_place):
+                raise
+            return error
+        if leaving or membership.missing:
+            found = self._shared_out(found, standing, replaced, leaving)
+        self._decided(standing, found)
+        return found
+
+    def _decided(self, standing: Mapping[int, Standing], found: Plan) -> None:
+        self._successors.refuse(found)
+        _log(standing, found)
+        if found.step > self._behind or (found.from_snapshots and found.step != self._behind):
+            self._failed, self._behind = 0, found.step
+
+    def _plan_of_snapshots(self, standing: Mapping[int, Standing], replaced: Collection[int], reason: str) -> Plan:
+        """Returns the plan when the new processes are there, since the memories of their pods may have snapshots."""
+        left = {rank: self._successors.there[rank].snapshots for rank in replaced}
+        positions = {**standing, **lost(standing, replaced)}
+        return replace(plan_of_snapshots(positions, left, reason), stands=self._stands)
 
     def _shared_out(
         self, found: Plan, standing: Mapping[int, Standing], replaced: Collection[int], leaving: Collection[int]

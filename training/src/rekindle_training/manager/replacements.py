@@ -188,7 +188,7 @@ class Elsewhere(Nobody):
 
         That state is in the memory of the rank's own pod, and in the keeping of another one.
         """
-        if plan.step and (missing := sorted(self.ranks - plan.own_states.keys())):
+        if plan.step and not plan.from_snapshots and (missing := sorted(self.ranks - plan.own_states.keys())):
             raise CannotRepair(
                 f"no process has the random numbers and the data position of rank {missing[0]} after step {plan.step}"
             )

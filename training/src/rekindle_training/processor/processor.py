@@ -19,6 +19,7 @@ from rekindle_training import logs, wire
 from rekindle_training.environment import RankEnvironment
 from rekindle_training.processor.gate import Check, Gate, Join, Switch, WriteLast
 from rekindle_training.processor.stretches import Stretch, Stretches
+from rekindle_training.snapshot_memory import Kind, SnapshotMemory
 from rekindle_wire import PROTOCOL
 from rekindle_wire.training_pb2 import (
     Failed,
@@ -248,6 +249,7 @@ class Processor:
             world_size=environment.world_size,
             ranks_per_pod=environment.ranks_per_pod,
             carriers=self._carriers,
+            snapshots=_snapshots(environment),
         )
 
     def _speak(self, outbox: _Outbox) -> Iterator[RankMessage]:
@@ -330,6 +332,14 @@ class Processor:
 
 def _sent(stretch: Stretch | None) -> StretchMessage | None:
     return stretch.sent() if stretch else None
+
+
+def _snapshots(environment: RankEnvironment) -> list[int]:
+    """Returns the steps of the snapshots that this rank has in its pod's memory."""
+    if environment.snapshots is None or environment.snapshot_every is None:
+        return []
+    copies = SnapshotMemory(environment.snapshots).copies(Kind.OWN)
+    return [copy.step for copy in copies if copy.rank == environment.rank]
 
 
 def _end_here() -> None:

@@ -1,0 +1,244 @@
+"""Snapshots in memory of shards that one rank alone holds: a rank that is lost costs a few steps, and not those since the
+checkpoint."""
+
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rekindle_training.adapter.host_memory import GIB, Need, TooLarge, refuse_too_large
+from rekindle_training.adapter.keepers import Domain, SameDomain, keepers
+from rekindle_training.manager.repair import plan_of_snapshots
+from rekindle_training.manager.replacements import CannotRepair
+from rekindle_training.snapshot_memory import Kind, SnapshotMemory
+from rekindle_wire.training_pb2 import Snapshot, Standing
+from tests.training.dialogue import all_lost, opened, status
+from tests.training.gateway_service import GatewayPeer
+from tests.training.job import PODS, RANKS_PER_POD, WORLD, Job
+from tests.training.standalone import Standalone, last_words
+from tests.training.test_dead_managers import replaced_manager
+
+SCRIPT = str(Path(__file__).with_name("scripts").joinpath("sharded.py"))
+UNIQUE: dict[str, Any] = {"UNIQUE": "accepted"}
+EVERY: dict[str, Any] = {"REKINDLE_SNAPSHOT_EVERY": "3"}
+
+
+@pytest.fixture
+def sharded(job: Job) -> Job:
+    """Prepares a job of two pods whose four ranks have a shard each."""
+    job.script, job.arguments = SCRIPT, []
+    job.environment |= UNIQUE | EVERY | {"PACE_MS": "300"}
+    return job
+
+
+async def finals(beside: Standalone) -> list[str]:
+    """Returns the output of an undisturbed run."""
+    return last_words(await beside.run(script=SCRIPT, **UNIQUE))
+
+
+def behind(printed: str) -> list[int]:
+    """Returns the steps after which training went on."""
+    return [int(step) for step in re.findall(r"training goes on behind=(\d+)", printed)]
+
+
+@pytest.mark.parametrize("faults", ["1:6:behind", "0:5:beginning", "3:7:updated"])
+async def test_a_killed_rank_goes_back_to_a_snapshot(faults: str, alone: Standalone, beside: Standalone) -> None:
+    """All ranks go back to the newest step of which each has a snapshot, and end like an undisturbed run."""
+    printed = await alone.run(script=SCRIPT, KIND="kill", FAULTS=faults, **UNIQUE, **EVERY)
+    step = int(faults.split(":")[1])
+    assert behind(printed) == [(step - 1) // 3 * 3]
+    assert last_words(printed) == await finals(beside)
+
+
+async def test_an_update_that_failed_in_the_middle_goes_back_to_a_snapshot(alone: Standalone, beside: Standalone) -> None:
+    """No process is lost. The rank can go neither on nor back by itself, and no other one has its shard."""
+    printed = await alone.run(script=SCRIPT, KIND="raise", FAULTS="2:5:updated", **UNIQUE, **EVERY)
+    assert behind(printed) == [3]
+    assert last_words(printed) == await finals(beside)
+
+
+async def test_ranks_of_a_lost_pod_are_given_what_another_node_keeps(
+    sharded: Job, gateway: GatewayPeer, beside: Standalone
+) -> None:
+    """A backup pod takes the ranks, and has their snapshots from the ranks of the other pod. The report names the step."""
+    await sharded.start()
+    await sharded.reached(7)
+    await sharded.lose("worker-1")
+    await all_lost(gateway, 2, 3)
+    assert "recover" in await opened(gateway, 2, 3)
+    await gateway.elsewhere(1)
+    await sharded.backup(1)
+    assert await status(gateway) == ("recover", 0, "training goes on after step 6, from snapshots in memory")
+    assert await sharded.codes() == {0, -signal.SIGKILL}
+    assert last_words(sharded.outputs()) == await finals(beside)
+
+
+async def test_processes_that_start_again_in_their_pods_begin_at_a_snapshot(
+    sharded: Job, gateway: GatewayPeer, beside: Standalone
+) -> None:
+    """The memory of the pod that is left outlives its processes, and has the snapshots of the lost pod. No checkpoint is read."""
+    await sharded.start()
+    await sharded.reached(7)
+    await sharded.lose("worker-1")
+    done = max(sharded.steps(rank)[-1]["step"] for rank in range(WORLD))
+    await all_lost(gateway, 2, 3)
+    await opened(gateway, 2, 3)
+    await gateway.again(1)
+    await sharded.backup(1)
+    assert (await status(gateway))[:2] == ("exit", 0)
+    first = await gateway.report("ReportProgress", 2)
+    assert (first.step, first.steps_lost) == (7, done - 6)
+    assert await sharded.codes() == {0, -signal.SIGKILL}
+    assert last_words(sharded.outputs()) == await finals(beside)
+
+
+async def test_a_new_manager_goes_back_to_a_snapshot(sharded: Job, gateway: GatewayPeer, beside: Standalone) -> None:
+    """It is told of the snapshots by the ranks, and needs nothing of the manager before it."""
+    gateway.recovers = "in place"
+    sharded.environment |= {"KIND": "kill", "FAULTS": "1:8:behind"}
+    await sharded.start()
+    await sharded.reached(3)
+    await replaced_manager(sharded)
+    assert (await status(gateway))[2] == "training goes on after step 6, from snapshots in memory"
+    await sharded.codes()
+    assert last_words(sharded.outputs()) == await finals(beside)
+
+
+@pytest.mark.parametrize(("damaged", "goes_back_to"), [((1,), [6]), ((1, 3), [6, 3])], ids=["own", "own and kept"])
+async def test_a_damaged_snapshot_is_never_used(
+    damaged: tuple[int, ...], goes_back_to: list[int], sharded: Job, gateway: GatewayPeer, beside: Standalone
+) -> None:
+    """Its digest differs. The rank is given what another one keeps; if that is damaged too, all go back to the one before."""
+    gateway.recovers = "in place"
+    sharded.environment |= {"KIND": "kill", "FAULTS": "1:9:behind"}
+    await sharded.start()
+    await sharded.reached(7)
+    for holder in damaged:
+        damage(memory_of(sharded, holder), rank=1, step=6)
+    assert (await status(gateway))[:2] == ("recover", 0)
+    assert await sharded.codes() == {0}
+    assert "snapshot of rank 1 after step 6 dropped: its digest differs" in sharded.outputs()
+    assert behind(sharded.outputs()) == goes_back_to
+    assert last_words(sharded.outputs()) == await finals(beside)
+
+
+async def test_where_replicas_hold_each_shard_no_snapshot_is_taken(alone: Standalone) -> None:
+    """Nothing is copied, and a killed rank costs no step."""
+    printed = await alone.run(script=SCRIPT, KIND="kill", FAULTS="1:5:behind", **EVERY)
+    assert "snapshot" not in printed
+    assert behind(printed) == [4]
+
+
+async def test_an_interval_of_0_is_refused(alone: Standalone) -> None:
+    """The message names the variable and what is accepted."""
+    printed = await alone.run(code=1, script=SCRIPT, REKINDLE_SNAPSHOT_EVERY="0", **UNIQUE)
+    assert "REKINDLE_SNAPSHOT_EVERY=0 is not accepted: it is a number of steps, 1 or more" in printed
+
+
+async def test_sizes_are_stated_at_the_start(alone: Standalone) -> None:
+    """Where all ranks are on one node, it is said that a loss of that node is not covered."""
+    printed = await alone.run(script=SCRIPT, **UNIQUE, **EVERY)
+    assert re.search(
+        r"snapshots in memory every 3 steps: \d\.\d+ GiB of rank \d, \d\.\d+ GiB of all ranks, 2 copies of each", printed
+    )
+    assert "snapshots in the memory of one node only, where all ranks are" in printed
+
+
+async def test_pods_of_one_rack_are_refused(sharded: Job) -> None:
+    """A job whose racks are told keeps no snapshot in the rack of its rank. Training does not begin."""
+    sharded.environment["REKINDLE_RACK"] = "r1"
+    await sharded.start()
+    assert 0 not in {await sharded.started[f"worker-{pod}"].code() for pod in range(PODS)}
+    assert (
+        "4 of 4 ranks are in rack r1, so that not each of them can have its snapshots kept in another rack" in sharded.outputs()
+    )
+    assert not sharded.steps(0)
+
+
+def test_each_rank_has_its_snapshots_kept_in_another_rack() -> None:
+    """Racks may have different numbers of nodes, as long as none has more than half of the ranks."""
+    racks = ["a", "b", "a", "c", "a", "b"]
+    kept = keepers([Domain(rank, f"node-{rank}", rack) for rank, rack in enumerate(racks)])
+    assert sorted(kept) == sorted(kept.values()) == list(range(6))
+    assert all(racks[rank] != racks[keeper] for rank, keeper in kept.items())
+
+
+def test_a_node_with_more_than_half_of_the_ranks_is_refused() -> None:
+    """Each rank keeps the snapshots of one other rank, so the ranks elsewhere are too few."""
+    nodes = ["a", "a", "a", "b"]
+    with pytest.raises(SameDomain, match=r"3 of 4 ranks are in node a, .* accepted are at most 2 ranks in one node"):
+        keepers([Domain(rank, node, "") for rank, node in enumerate(nodes)])
+
+
+def test_racks_are_told_for_all_pods_or_for_none() -> None:
+    """A rank without a rack is named."""
+    with pytest.raises(SameDomain, match=r"REKINDLE_RACK is set for rank 0 and not for rank 1"):
+        keepers([Domain(0, "a", "r1"), Domain(1, "b", "")])
+
+
+def test_snapshots_that_do_not_fit_are_refused_with_numbers() -> None:
+    """Two copies of each rank's state and two of those that are kept are compared with what is free on the node."""
+    needs = [Need(rank, "a", f"pod-{rank}", GIB, GIB, 0, 7 * GIB, None) for rank in range(2)]
+    with pytest.raises(TooLarge, match=r"ranks \[0, 1\] take 8.00 GiB more in the memory of node a, where 7.00 GiB are free"):
+        refuse_too_large(needs)
+    refuse_too_large(need._replace(has=GIB) for need in needs)
+
+
+def test_snapshots_that_exceed_the_limit_of_a_pod_are_refused() -> None:
+    """The node has enough memory, and the container of one rank has not."""
+    need = Need(3, "a", "pod-3", GIB, 0, 0, 100 * GIB, GIB)
+    with pytest.raises(TooLarge, match=r"the pod of rank 3, where 1.00 GiB are free"):
+        refuse_too_large([need])
+
+
+def test_a_rank_that_is_lost_with_its_keeper_leads_to_the_next_mode() -> None:
+    """The reason names the rank of which no snapshot is left."""
+    standing = {
+        0: Standing(step=7, snapshots=[Snapshot(rank=0, step=6), Snapshot(rank=3, step=6)]),
+        1: Standing(place=Standing.LOST),
+        2: Standing(place=Standing.LOST),
+        3: Standing(step=7, snapshots=[Snapshot(rank=3, step=6), Snapshot(rank=2, step=6)]),
+    }
+    with pytest.raises(CannotRepair, match=r"no rank that is left holds the shard of rank 1, and no snapshot of rank 1 is left"):
+        plan_of_snapshots(standing, {}, "no rank that is left holds the shard of rank 1")
+
+
+def test_a_loop_that_has_left_a_step_behind_is_not_taken_back_there() -> None:
+    """A rank in its second epoch cannot go back to a step of the first one."""
+    ranks = [Standing(step=8, earliest=6, snapshots=[Snapshot(rank=rank, step=step) for step in (5, 7)]) for rank in range(2)]
+    assert plan_of_snapshots(dict(enumerate(ranks)), {}, "").step == 7
+    ranks[1].earliest = 8
+    with pytest.raises(CannotRepair, match="no snapshot of rank 1 is left"):
+        plan_of_snapshots(dict(enumerate(ranks)), {}, "")
+
+
+def test_a_copy_whose_writer_was_killed_does_not_count() -> None:
+    """The copy before it does. Two copies have a place each, and the older one is written over."""
+    memory = SnapshotMemory(os.memfd_create("rekindle-snapshots-of-a-test"))
+    for step in (3, 6):
+        place, content = memory.begin(Kind.OWN, 0, 100)
+        content[:] = bytes([step]) * 100
+        memory.seal(place, 0, step, 100)
+    _, content = memory.begin(Kind.OWN, 0, 100)
+    content[:50] = bytes(50)
+    assert [(copy.step, bytes(memory.read(copy) or b"")) for copy in memory.copies(Kind.OWN)] == [(6, b"\6" * 100)]
+    memory.forget(after=5)
+    assert memory.copies(Kind.OWN) == []
+
+
+def memory_of(job: Job, rank: int) -> SnapshotMemory:
+    """Returns the memory that the launcher of this rank holds."""
+    pod, local = divmod(rank, RANKS_PER_POD)
+    folder = Path(f"/proc/{job.started[f'worker-{pod}'].pid}/fd")
+    memory = next(link for link in folder.iterdir() if str(link.readlink()).startswith(f"/memfd:rekindle-snapshots-{local}"))
+    return SnapshotMemory(os.open(memory, os.O_RDWR))
+
+
+def damage(memory: SnapshotMemory, rank: int, step: int) -> None:
+    """Changes a byte of a snapshot."""
+    copy = next(found for kind in Kind if (found := memory.find(kind, rank, step)) is not None)
+    at = copy.offset + copy.length // 2
+    os.pwrite(memory.descriptor, bytes([os.pread(memory.descriptor, 1, at)[0] ^ 1]), at)

@@ -1,0 +1,456 @@
+"""Snapshots of one rank's whole state in memory, for shards that no other rank holds. Used by the loop and by `membership.py`.
+
+All ranks take them after the same steps. What an update changes is copied beside the next forward and backward pass, and that
+update waits for the copy. All else is copied at the boundary. Each copy goes to the pod's own memory first, and from there to a
+rank in another failure domain. Where replicas hold each shard nothing is copied.
+"""
+
+import logging
+import pickle
+import struct
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from itertools import accumulate, chain
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from rekindle_training.adapter import host_memory
+from rekindle_training.adapter.communicator import Communicator
+from rekindle_training.adapter.copies import versions
+from rekindle_training.adapter.copying import in_memory
+from rekindle_training.adapter.failure_text import FAILURES, in_words
+from rekindle_training.adapter.host_memory import GIB, Need
+from rekindle_training.adapter.keepers import Domain, keepers
+from rekindle_training.adapter.own import Own
+from rekindle_training.adapter.sharding import local
+from rekindle_training.adapter.skeleton import Slot, destinations, put_together, slot_of, taken_apart
+from rekindle_training.adapter.snapshot_lines import Address, SnapshotLines
+from rekindle_training.adapter.trained import Trained
+from rekindle_training.environment import RankEnvironment
+from rekindle_training.snapshot_memory import Copy, Kind, SnapshotMemory
+from rekindle_wire.training_pb2 import Snapshot
+
+log = logging.getLogger(__name__)
+
+_HEAD = struct.Struct("<Q")
+"""Length of what is pickled at the beginning of a snapshot: skeleton, slots, and the state that only its rank has."""
+_ALIGNMENT = 64
+_PART = 256 * 1024 * 1024
+"""Maximum bytes of one message between ranks."""
+_MOMENTS = {"Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "Adadelta": 2, "Adagrad": 1, "RMSprop": 1}
+"""Number of moments of the size of a parameter that an optimizer of torch will have when it has updated once."""
+
+
+class _Said(NamedTuple):
+    """What a rank says to all others when they join a generation."""
+
+    domain: Domain
+    pod: str
+    is_unique: bool
+    bytes: int
+    has: int
+    free: tuple[int, int | None]
+    own: tuple[int, ...]
+    kept: tuple[tuple[int, int], ...]
+    """Ranks and steps."""
+    doubted: bool
+
+
+@dataclass
+class _Taken:
+    """Snapshot that is being taken."""
+
+    place: int
+    step: int
+    length: int
+    later: list[tuple[torch.Tensor, torch.Tensor]]
+    """Tensors that are copied beside the computation, and their places."""
+    versions: list[int]
+    stream: AbstractContextManager[Any]
+    copied: threading.Event = field(default_factory=threading.Event)
+
+
+class Snapshots:
+    """Snapshots as one rank takes part in them."""
+
+    def __init__(
+        self, environment: RankEnvironment, communicator: Communicator, trained: Trained, replicas: Sequence[int]
+    ) -> None:
+        self._environment, self._communicator, self._trained = environment, communicator, trained
+        self._rank = environment.rank
+        self._is_unique = len(replicas) == 1
+        self._memory = memory_of(environment)
+        self._is_on = False
+        """True if a rank of this generation has what no other one has."""
+        self._is_beside = True
+        """False if what an update changes has been seen to change before the update."""
+        self._lines: SnapshotLines | None = None
+        self._taken: _Taken | None = None
+        self._worker: threading.Thread | None = None
+        """Thread that copies and sends the latest snapshot."""
+        self._said: list[_Said] = []
+
+    @property
+    def are_wanted(self) -> bool:
+        return self._memory is not None
+
+    def is_due(self, step: int) -> bool:
+        return self._is_on and step % (self._environment.snapshot_every or 1) == 0
+
+    @property
+    def is_on(self) -> bool:
+        return self._is_on
+
+    def join(self, *, begins: bool) -> None:
+        """Begins a generation. Called by all its ranks together.
+
+        Raises:
+            SameDomain: on all ranks, if one could not have its snapshots kept in another failure domain.
+            TooLarge: on all ranks of a job that begins, if the snapshots do not fit into the memory of a host.
+            RuntimeError: the other ranks could not be reached.
+        """
+        if self._memory is None:
+            return
+        self.close()
+        self._said = _gathered(self._say(self._memory))
+        self._is_on = any(one.is_unique for one in self._said)
+        if not self._is_on:
+            return
+        keeper = keepers([one.domain for one in self._said])
+        if begins:
+            self._state_sizes(keeper)
+        self._lines = SnapshotLines(self._memory, self._rank, self._communicator.host())
+        addresses: dict[int, Address] = dict(_gathered((self._rank, self._lines.address)))
+        self._lines.begin(addresses[keeper[self._rank]] if keeper else None)
+
+    def close(self) -> None:
+        """Ends what goes on beside the computation."""
+        self.settle()
+        if self._lines is not None:
+            self._lines.close()
+            self._lines = None
+        if self._worker is not None:
+            self._worker.join()
+            self._worker = None
+
+    def _say(self, memory: SnapshotMemory) -> _Said:
+        here = self._environment
+        return _Said(
+            domain=Domain(self._rank, here.node or here.launcher, here.rack),
+            pod=here.launcher,
+            is_unique=self._is_unique,
+            bytes=self._bytes(),
+            has=memory.capacity,
+            free=host_memory.free(),
+            own=tuple(copy.step for copy in memory.copies(Kind.OWN) if copy.rank == self._rank),
+            kept=tuple((copy.rank, copy.step) for copy in memory.copies(Kind.KEPT)),
+            doubted=memory.doubted,
+        )
+
+    def _bytes(self) -> int:
+        """Returns the size of a snapshot. What an optimizer will have after its first update counts."""
+        _, tensors = taken_apart(self._trained.collect())
+        held = sum(local(tensor).nbytes for tensor in tensors)
+        fresh = [optimizer for optimizer in _optimizers(self._trained) if not optimizer.state]
+        return held + sum(_moments(optimizer) for optimizer in fresh)
+
+    def _state_sizes(self, keeper: Any) -> None:
+        """Raises TooLarge. Logs what snapshots take, and where they are."""
+        sizes = {one.domain.rank: one.bytes for one in self._said}
+        ward = {kept_by: rank for rank, kept_by in keeper.items()}
+        host_memory.refuse_too_large(
+            Need(rank, one.domain.node, one.pod, one.bytes, sizes.get(ward.get(rank, -1), 0), one.has, *one.free)
+            for one in self._said
+            for rank in [one.domain.rank]
+        )
+        if self._rank:
+            return
+        largest = max(sizes, key=lambda rank: sizes[rank])
+        each = host_memory.COPIES * (2 if keeper else 1)
+        log.warning(  # ranks show no less, and who sees memory shrink looks for the reason
+            "snapshots in memory every %d steps: %.3f GiB of rank %d, %.3f GiB of all ranks, %d copies of each",
+            self._environment.snapshot_every,
+            sizes[largest] / GIB,
+            largest,
+            sum(sizes.values()) / GIB,
+            each,
+        )
+        if not keeper:
+            log.warning("snapshots in the memory of one node only, where all ranks are: if it is lost, the checkpoint is read")
+
+    # Taking.
+
+    def take(self, step: int, *, gathers: bool) -> None:
+        """Begins a snapshot of the state after this step. Called by all ranks together, at the boundary.
+
+        All ranks leave it out if one of them still copies or sends the one before, which would otherwise be overwritten.
+
+        Args:
+            gathers: gradients that are held now are part of the next step.
+
+        Raises:
+            RuntimeError: the other ranks could not be reached.
+        """
+        assert self._memory is not None
+        idle = self._worker is None or not self._worker.is_alive()
+        has = self._memory.find(Kind.OWN, self._rank, step) is not None
+        said = torch.tensor([idle, has], dtype=torch.int64, device="cpu")
+        dist.all_reduce(said, dist.ReduceOp.MIN)
+        all_idle, all_have = map(bool, said.tolist())
+        if has or all_have:
+            return
+        if not all_idle:
+            if self._rank == 0:
+                log.warning("snapshot after step %d left out, the one before is still on its way to another rank", step)
+            return
+        try:
+            self._taken = self._begun(self._memory, step, gathers)
+        except FAILURES as error:
+            log.warning("snapshot after step %d not taken: %s", step, in_words(error))
+            return
+        self._worker = threading.Thread(
+            target=self._complete, args=(self._memory, self._taken, self._lines), name="rekindle-snapshot", daemon=True
+        )
+        self._worker.start()
+        if not self._is_beside:
+            self.settle()
+
+    def settle(self) -> None:
+        """Waits until the state is copied, because an update follows."""
+        if self._taken is not None:
+            self._taken.copied.wait()
+            self._taken = None
+
+    def send_newest(self) -> None:
+        """Sends the newest snapshot to the rank that is to keep it, beside the computation, unless that rank has it."""
+        if self._memory is None or self._lines is None:
+            return
+        own = [copy for copy in self._memory.copies(Kind.OWN) if copy.rank == self._rank]
+        if own:
+            self._worker = threading.Thread(target=_send, args=(self._lines, own[0]), name="rekindle-snapshot", daemon=True)
+            self._worker.start()
+
+    def _begun(self, memory: SnapshotMemory, step: int, gathers: bool) -> _Taken:
+        state = self._trained.collect()
+        if not gathers:
+            state["gradients"] = {}
+        skeleton, tensors = taken_apart(state)
+        slots = [slot_of(tensor) for tensor in tensors]
+        head = pickle.dumps((skeleton, slots, self._trained.take_own()))
+        offsets = _offsets(len(head), slots)
+        place, content = memory.begin(Kind.OWN, self._rank, offsets[-1])
+        content[: _HEAD.size + len(head)] = _HEAD.pack(len(head)) + head
+        parts = [
+            (tensor, _part(content, slot, offset))
+            for tensor, slot, offset in zip(tensors, slots, offsets[:-1], strict=True)
+            if slot.bytes
+        ]
+        changed_by_update = self._changed_by_update()
+        now: list[tuple[torch.Tensor, torch.Tensor]] = []
+        later: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for tensor, part in parts:
+            (later if local(tensor).data_ptr() in changed_by_update else now).append((tensor, part))
+        _copy(now)
+        counted = versions([local(tensor) for tensor, _ in later])
+        return _Taken(place, step, offsets[-1], later, counted, _side_stream(self._trained.accelerator))
+
+    def _changed_by_update(self) -> frozenset[int]:
+        """Returns the addresses of tensors that nothing changes between two updates: parameters that train, and moments."""
+        found: set[int] = set()
+        for optimizer in _optimizers(self._trained):
+            parameters = (one for group in optimizer.param_groups for one in group["params"] if one.requires_grad)
+            moments = (value for entry in optimizer.state.values() if isinstance(entry, dict) for value in entry.values())
+            found |= {local(one).data_ptr() for one in chain(parameters, moments) if isinstance(one, torch.Tensor)}
+        return frozenset(found)
+
+    def _complete(self, memory: SnapshotMemory, taken: _Taken, lines: SnapshotLines | None) -> None:
+        """Copies, completes and sends a snapshot. Runs in a thread of its own."""
+        try:
+            with taken.stream:
+                _copy(taken.later)
+            is_whole = versions([local(tensor) for tensor, _ in taken.later]) == taken.versions
+        except FAILURES as error:
+            log.warning("snapshot after step %d not taken: %s", taken.step, in_words(error))
+            return
+        finally:
+            taken.copied.set()
+        if not is_whole:
+            self._is_beside = False
+            log.warning("snapshot after step %d given up, what it copies changes before the update: later ones wait", taken.step)
+            return
+        copy = memory.seal(taken.place, self._rank, taken.step, taken.length)
+        if lines is not None:
+            _send(lines, copy)
+
+    # Going back.
+
+    def held(self) -> list[Snapshot]:
+        """Returns the snapshots of this rank, and those that it keeps for another one."""
+        return [] if self._memory is None else held(self._memory, self._rank)
+
+    def common(self) -> list[int]:
+        """Returns the steps after which all ranks had a snapshot when they joined this generation, the newest first."""
+        if not self._is_on or any(one.doubted for one in self._said):
+            return []
+        found = {one.domain.rank: set(one.own) for one in self._said}
+        for rank, step in chain.from_iterable(one.kept for one in self._said):
+            found.setdefault(rank, set()).add(step)
+        return sorted(set.intersection(*(found[one.domain.rank] for one in self._said)), reverse=True)
+
+    def restore(self, step: int) -> str:
+        """Restores the state of all ranks after this step. Called by all of them together.
+
+        Returns why that is not possible, the same on all ranks. Empty: it is done. Damaged copies are dropped.
+
+        Raises:
+            RuntimeError: the other ranks could not be reached.
+        """
+        assert self._memory is not None
+        began = time.monotonic()
+        self.settle()
+        own = self._checked(self._memory, Kind.OWN, self._rank, step)
+        kept = [copy.rank for copy in self._memory.copies(Kind.KEPT) if copy.step == step]
+        said: dict[int, tuple[bool, list[int]]] = dict(_gathered((self._rank, (own is not None, kept))))
+        for rank in sorted(rank for rank, (has, _) in said.items() if not has):
+            keeper = next((one for one, (_, theirs) in said.items() if rank in theirs), None)
+            if keeper == self._rank:
+                self._give(self._memory, rank, step)
+            elif keeper is not None and rank == self._rank:
+                own = self._received(self._memory, keeper, step)
+        without = [rank for rank, has in sorted(_gathered((self._rank, own is not None))) if not has]
+        if without or own is None:
+            return f"no good snapshot of rank {without[0]} after step {step} is left"
+        self._place(own)
+        self._memory.forget(after=step)
+        log.info("snapshot restored", extra={"step": step, "seconds": round(time.monotonic() - began, 3)})
+        return ""
+
+    def forget(self) -> None:
+        """Drops all snapshots, because training has begun at a checkpoint."""
+        if self._memory is not None:
+            self._memory.forget()
+            self._memory.doubted = False
+
+    def doubt(self) -> None:
+        """Marks all snapshots, because training was refused: none is used before the next checkpoint was read."""
+        if self._memory is not None and self._is_on:
+            self._memory.doubted = True
+
+    def _checked(self, memory: SnapshotMemory, kind: Kind, rank: int, step: int) -> memoryview | None:
+        """Returns the content of a snapshot. None: there is none that is good."""
+        while (copy := memory.find(kind, rank, step)) is not None:
+            if (content := memory.read(copy)) is not None:
+                return content
+            log.warning("snapshot of rank %d after step %d dropped: its digest differs", rank, step)
+        return None
+
+    def _give(self, memory: SnapshotMemory, rank: int, step: int) -> None:
+        content, target = self._checked(memory, Kind.KEPT, rank, step), self._communicator.team.index(rank)
+        dist.send(torch.tensor([len(content or b"")], device="cpu"), target)
+        for part in _cut(content):
+            dist.send(part, target)
+
+    def _received(self, memory: SnapshotMemory, keeper: int, step: int) -> memoryview | None:
+        length, source = torch.empty(1, dtype=torch.int64, device="cpu"), self._communicator.team.index(keeper)
+        dist.recv(length, source)
+        size = int(length.item())
+        if not size:
+            return None
+        place, content = memory.begin(Kind.OWN, self._rank, size)
+        for part in _cut(content):
+            dist.recv(part, source)
+        memory.seal(place, self._rank, step, size)
+        return content
+
+    def _place(self, content: memoryview) -> None:
+        (length,) = _HEAD.unpack_from(content)
+        skeleton, slots, mine = pickle.loads(content[_HEAD.size : _HEAD.size + length])  # written by a process of this rank
+        tensors = destinations(skeleton, slots, self._trained.collect())
+        with torch.no_grad():
+            for tensor, slot, offset in zip(tensors, slots, _offsets(length, slots)[:-1], strict=True):
+                if slot.bytes:
+                    in_memory(tensor).view(torch.uint8).copy_(_part(content, slot, offset))
+        self._trained.place(put_together(skeleton, tensors))
+        own: Own = mine
+        self._trained.put_own(own)
+
+
+def memory_of(environment: RankEnvironment) -> SnapshotMemory | None:
+    """Returns the memory of snapshots. None: none are taken."""
+    if environment.snapshot_every is None or environment.snapshots is None:
+        return None
+    return SnapshotMemory(environment.snapshots)
+
+
+def held(memory: SnapshotMemory, rank: int) -> list[Snapshot]:
+    own = [copy for copy in memory.copies(Kind.OWN) if copy.rank == rank]
+    return [Snapshot(rank=copy.rank, step=copy.step) for copy in [*own, *memory.copies(Kind.KEPT)]]
+
+
+def _gathered(mine: Any) -> list[Any]:
+    """Returns what each rank of the group says, in the order of ranks."""
+    said: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(said, mine)
+    return said
+
+
+def _send(lines: SnapshotLines, copy: Copy) -> None:
+    try:
+        if not lines.send(copy):
+            log.warning("snapshot after step %d not kept by another rank: it arrived damaged", copy.step)
+    except OSError as error:
+        log.info("snapshot after step %d not kept by another rank: %s", copy.step, in_words(error))
+
+
+def _optimizers(trained: Trained) -> Iterable[torch.optim.Optimizer]:
+    return [one for one in (trained.optimizer, *trained.shared.values()) if isinstance(one, torch.optim.Optimizer)]
+
+
+def _moments(optimizer: torch.optim.Optimizer) -> int:
+    options = optimizer.defaults
+    number = _MOMENTS.get(type(optimizer).__name__, bool(options.get("momentum"))) + bool(options.get("amsgrad"))
+    parameters = (one for group in optimizer.param_groups for one in group["params"] if one.requires_grad)
+    return number * sum(local(one).nbytes for one in parameters)
+
+
+def _offsets(head: int, slots: Sequence[Slot]) -> list[int]:
+    """Returns the offset of each tensor in a snapshot, and the end of all.
+
+    Args:
+        head: bytes of what is pickled before them.
+    """
+    return [_aligned(end) for end in accumulate((_aligned(slot.bytes) for slot in slots), initial=_aligned(_HEAD.size + head))]
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def _part(content: memoryview, slot: Slot, offset: int) -> torch.Tensor:
+    return torch.frombuffer(content, dtype=torch.uint8, count=slot.bytes, offset=offset)
+
+
+def _cut(content: memoryview | None) -> list[torch.Tensor]:
+    return list(torch.frombuffer(content, dtype=torch.uint8).split(_PART)) if content else []
+
+
+def _copy(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    with torch.no_grad():
+        for tensor, part in pairs:
+            part.copy_(in_memory(tensor).view(torch.uint8))
+
+
+def _side_stream(accelerator: str | None) -> AbstractContextManager[Any]:
+    """Returns a stream on which copies are made that follow what was begun until now, and not what follows."""
+    if accelerator is None:
+        return nullcontext()
+    module = getattr(torch, accelerator)
+    stream = module.Stream()
+    stream.wait_stream(module.current_stream())
+    streamed: AbstractContextManager[Any] = module.stream(stream)
+    return streamed
