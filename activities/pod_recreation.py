@@ -63,7 +63,7 @@ class MakingAnew:
     # ---- the pods that go
 
     def _goes(self, pod: Pod) -> bool:
-        return _is_over(pod) or pod.metadata.uid.startswith(self._of(pod).holder)
+        return _is_over(pod) or self._of(pod).is_held_by(pod.metadata.uid)
 
     async def _end(self, pods: Sequence[Pod]) -> None:
         self._goes_at = {pod.metadata.uid: self._goes_by(pod) for pod in pods if self._goes(pod)}
@@ -75,7 +75,7 @@ class MakingAnew:
 
     def _goes_by(self, pod: Pod) -> float:
         uid, held = pod.metadata.uid, self._of(pod)
-        if uid.startswith(held.holder):
+        if held.is_held_by(uid):
             self._before[held.pod_rank] = _ref(pod)
         known = self._goes_at.get(uid, float("inf"))
         if _is_over(pod) and uid not in self._ended:

@@ -309,6 +309,14 @@ class Rekindle:
         request = requests.read({"job": job, "save": save, "requested_by": requested_by})
         return begun(await self.verdict(await self.begin(Mode.JOB_RESCHEDULING, request)))
 
+    async def scale(self, job: str, *, replicas: int, requested_by: str = "") -> Verdict:
+        """Lets a job train with this number of pods, and waits for the verdict. Raises what `hot_switch` does.
+
+        The job keeps this size. With all of its pods it is as it was started.
+        """
+        request = requests.read({"job": job, "replicas": replicas, "requested_by": requested_by})
+        return begun(await self.verdict(await self.begin(Mode.SCALING, request)))
+
     async def recover(self, job: str, *, mode: Mode | str | None = None, requested_by: str = "") -> Verdict:
         """Recovers what is faulty by the cheapest mode that is possible now, or by the one that is named, and waits for the
         verdict. Raises what `hot_switch` does; nothing being faulty is Refused.

@@ -119,6 +119,7 @@ class Workflows:
     JOB_RESCHEDULING = "JobRescheduling"
     LINK_SWITCH = "LinkSwitch"
     STRESS_TEST = "StressTest"
+    SCALING = "Scaling"
     LINK_FAILOVER = "LinkFailover"
     SWITCH_UPGRADE = "SwitchUpgrade"
     NODES = "Nodes"

@@ -22,7 +22,7 @@ from rekindle.model.job import Job
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.verdict import Training, Verdict
 from rekindle.policy.modes.cases import Case
-from rekindle.policy.modes.mode_table import row_of
+from rekindle.policy.modes.mode_table import About, row_of
 from rekindle.temporal import TASK_TIMEOUT, Attributes
 from workflows import steps, ui_text
 
@@ -77,10 +77,16 @@ class Child:
 
     def _request(self) -> ModeRequest:
         """Returns the request for the mode. A mode that follows the requested one moves no links and tests nothing."""
-        found, asked = ModeRequest(mode=self.mode, pod_rank=self._case.pod_rank), self._case.request
+        replicas = self._case.replicas if self._row.about is About.SIZE else None
+        found = ModeRequest(mode=self.mode, pod_rank=self._case.pod_rank, replicas=replicas)
+        asked = self._case.request
         if asked is None or asked.request.mode is not self.mode:
             return found
-        return found.model_copy(update={"links": asked.request.links, "stress": asked.request.stress})
+        wanted = asked.request
+        known: dict[str, object] = {"links": wanted.links, "stress": wanted.stress, "replicas": wanted.replicas}
+        if self._row.about is About.SIZE:  # a person has set the size, and the job keeps it
+            known["requested_by"] = wanted.requested_by or "a client"
+        return found.model_copy(update=known)
 
     def _attributes(self) -> TypedSearchAttributes:
         faults = self._case.faults

@@ -43,6 +43,7 @@ async def front(mode: Mode, given: object) -> Verdict:
         pod_rank=asked.pod_rank,
         links=asked.links,
         stress=asked.stress,
+        replicas=asked.replicas,
         force=asked.force,
         cheaper=asked.cheaper,
         save=asked.save,

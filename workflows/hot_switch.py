@@ -26,7 +26,7 @@ from rekindle.model.situation import Handled, PodRef, Switched
 from rekindle.model.verdict import Training, Verdict
 from rekindle.policy.dialogue import orders
 from rekindle.policy.drain.drain_verdicts import BY_REQUEST, WENT_BACK
-from rekindle.policy.modes import faulty_ranks
+from rekindle.policy.modes import elastic, faulty_ranks
 from rekindle.policy.placement import spares
 from workflows import hand_over, steps
 from workflows.asked import asked_whether_it_trains
@@ -136,14 +136,15 @@ class HotSwitch(ModeWorkflow):
             if is_cancelled_exception(error):
                 raise
             raise Ends(Outcome.IGNORED, f"no spare: {hand_over.why_not_made(error)}", policy=IGNORE) from error
-        until = workflow.now() + job.limits.backup_scheduled
+        limit = elastic.patience_for_leaving(self.context, self.pod_rank)
+        until = workflow.now() + limit
         scheduled = await self._unless_in_vain(steps.await_scheduled(job.id, backup.backup, until))
-        if held := hand_over.gated(scheduled, seconds(job.limits.backup_scheduled)):
+        if held := hand_over.gated(scheduled, seconds(limit)):
             raise Ends(Outcome.IGNORED, held)  # it is unknown whether there is a spare
         if not scheduled.node:
             raise Ends(
                 Outcome.IGNORED,
-                f"no spare: the backup pod was not scheduled within {seconds(job.limits.backup_scheduled)}: "
+                f"no spare: the backup pod was not scheduled within {seconds(limit)}: "
                 f"{hand_over.without_node(scheduled, backup.before)}",
                 policy=IGNORE,
             )

@@ -24,7 +24,7 @@ from rekindle.model.situation import Own, Situation
 from rekindle.model.spares import SpareNews
 from rekindle.model.verdict import Verdict
 from rekindle.policy.drain import drain_verdicts
-from rekindle.policy.modes import approvals, cases, ladder, loops, recovery_opening, retries, succession
+from rekindle.policy.modes import approvals, cases, elastic, ladder, loops, recovery_opening, retries, succession
 from rekindle.policy.modes.cases import Case
 from rekindle.policy.modes.mode_table import LAST, About, row_of
 from rekindle.policy.operations import links
@@ -346,7 +346,8 @@ class IncidentRun:
         metrics.concluded(incident, self._approvals.waited_for)
         known = self._known
         is_wait = drain_verdicts.waits(known.state.job, self.case, last)
-        repeated = drain_verdicts.waited(known.state.history, self.case) if is_wait else None
+        history = known.state.history
+        repeated = drain_verdicts.waited(history, self.case) if is_wait else elastic.repeated(history, self.case.summary, last)
         known.state = job_reducers.concluded(known.state, self.case, incident, self._met)
         if any(moved.after.uid in self._stood_by for verdict in verdicts for moved in verdict.switched):
             known.state = known.state.with_(upkeep=standbys.taken(known.state.upkeep))

@@ -150,6 +150,7 @@ def sighted(state: JobState, sighting: Sighting, now: datetime, *, restarting: b
     """
     if elastic.is_whole(state, sighting):
         state = state.with_(small=None)
+    state = elastic.pods_that_come(state, sighting)
     sighting = elastic.seen(state, sighting)
     told = _with_problems(state.with_(standbys=sighting.standbys, storm=sighting.storm), sighting.problems)
     told = with_refusing(told, refusals.refusing(sighting.faults), now)
@@ -454,7 +455,7 @@ def concluded(state: JobState, case: Case, incident: Incident, met: Iterable[Fau
     is_repair = last.went_on_at and row_of(last.mode).about is About.RANKS and not is_behind_an_operation(incident.ladder)
     repairs = [incident.started_at] if is_repair else []
     is_wait = drain_verdicts.waits(state.job, case, incident.ladder[-1])
-    repeated = drain_verdicts.waited(state.history, case) if is_wait else None
+    repeated = drain_verdicts.waited(state.history, case) if is_wait else elastic.repeated(state.history, case.summary, last)
     state = state.with_(
         history=history.kept((*(one for one in state.history if one != repeated), incident)),
         restarts=(*state.restarts, *begun)[-RESTARTS:],
@@ -470,6 +471,8 @@ def concluded(state: JobState, case: Case, incident: Incident, met: Iterable[Fau
     )
     for verdict in incident.ladder:
         state = elastic.resized(state, verdict, _end_of(incident))
+    if case.replicas is not None:
+        state = elastic.tried(state, last, _end_of(incident))
     if restarts:
         state = attachments.restarted(state)
     if restarts or last.went_on_at:

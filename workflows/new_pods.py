@@ -71,6 +71,15 @@ class NewPods(ProcessLevel):
             raise self.fails(too_many(len(pods)))
         return pods
 
+    def time_for_spare(self, pods: tuple[int, ...]) -> timedelta:
+        """Returns the time in which new pods for these pod ranks have to get nodes."""
+        context = self.context
+        return elastic.patience_for_spare(context.job, context.small, pods, context.job.limits.replacement_scheduled)
+
+    def why_stop(self) -> Exception | None:
+        """Returns the end of the mode if it makes no sense any more to wait for new pods. None: it does."""
+        return self.ends_all(self.lost_manager) if self.lost_manager else None
+
     # ---- new pods start
 
     async def new_pods(self, pods: tuple[int, ...]) -> None:
@@ -95,9 +104,7 @@ class NewPods(ProcessLevel):
     async def _start(self, pods: tuple[int, ...]) -> None:
         """Creates all new pods before it waits for any of them."""
         limits, avoid = self.context.job.limits, self._nodes_to_avoid()
-        limit = limits.replacement_scheduled
-        self.limit_for_spare = elastic.patience_for_spare(self.context.job, self.context.small, pods, limit)
-        self.patience_for_spare = self.limit_for_spare
+        self.limit_for_spare = self.patience_for_spare = self.time_for_spare(pods)
         wish = spares.wish(self.MODE, self.context, len(pods))
         for pod_rank in pods:
             request = BackupRequest(
@@ -122,7 +129,7 @@ class NewPods(ProcessLevel):
         """
         while True:
             try:
-                return await self._made(request)
+                return await self.made(request)
             except ActivityError as error:
                 waits = hand_over.is_spare_taken(error) and self.context.job.no_spare is NoSpare.WAIT
                 if not waits or self.patience_for_spare <= timedelta(0):
@@ -133,13 +140,13 @@ class NewPods(ProcessLevel):
     async def _wait_for_spare(self) -> None:
         began = workflow.now()
         await self.until(
-            lambda: bool(self.lost_manager), min(ASK_AGAIN, self.patience_for_spare), "another job gets the spare node"
+            lambda: self.why_stop() is not None, min(ASK_AGAIN, self.patience_for_spare), "another job gets the spare node"
         )
         self.patience_for_spare -= workflow.now() - began
-        if self.lost_manager:
-            raise self.ends_all(self.lost_manager)
+        if end := self.why_stop():
+            raise end
 
-    async def _made(self, request: BackupRequest) -> Replacement:
+    async def made(self, request: BackupRequest) -> Replacement:
         pod_rank = request.pod_rank
         self.leaves.pop(pod_rank, None)
         if pod_rank in faulty_ranks.lost_pods(self.context.job, self.faults):
@@ -181,12 +188,12 @@ class NewPods(ProcessLevel):
 
     async def _unless_in_vain(self, backup: Replacement, waiting: ActivityHandle[T]) -> T:
         await self.until(
-            lambda: waiting.done() or bool(self.lost_manager) or self._is_on_a_lost_node(backup), None, "wait for the pod"
+            lambda: waiting.done() or self.why_stop() is not None or self._is_on_a_lost_node(backup), None, "wait for the pod"
         )
         if not waiting.done():
             cancel_and_forget(waiting)
-            if self.lost_manager:
-                raise self.ends_all(self.lost_manager)
+            if end := self.why_stop():
+                raise end
             self.leaves_out.append(backup.backup.node)
             raise PodFails(f"the new pod {backup.backup.name} failed to run: its node is lost")
         try:

@@ -50,6 +50,9 @@ COMMANDS = {
     "rekindle.cli.recover:reschedule": (
         "Stop all pods of JOB and start them again on healthy nodes; training resumes from its last checkpoint."
     ),
+    "rekindle.cli.recover:scale": (
+        "Let JOB (name or id) train with fewer pods, or with more of those that it was started with; it keeps that size."
+    ),
     "rekindle.cli.stress:stress_test": (
         "Test devices of JOB (name or id) while training pauses. Nodes with faults are isolated, and training goes "
         "on without them."

@@ -68,6 +68,21 @@ async def reschedule(
     return await (_judge(request, job, output) if dry_run else _recover(request, job, output))
 
 
+async def scale(
+    job: str,
+    *,
+    replicas: Annotated[int, Parameter(help="Number of pods with which the job trains from now on.")],
+    dry_run: DryRun = False,
+    output: Output = Format.TEXT,
+) -> int:
+    """Let JOB (name or id) train with fewer pods, or with more of those that it was started with; it keeps that size.
+
+    Example: rekindle scale gpt --replicas 3
+    """
+    request = ModeRequest(mode=Mode.SCALING, replicas=replicas, requested_by=user())
+    return await (_judge(request, job, output) if dry_run else _recover(request, job, output))
+
+
 CANCELLED, LOOK = 3.0, 0.1
 """Seconds in which a cancelled recovery usually ends, and seconds between two looks."""
 
@@ -79,6 +94,7 @@ class ProcessMode(StrEnum):
     IN_PLACE = "in-place"
     PROCESS_RESCHEDULING = "process-rescheduling"
     DYING_GASP = "dying-gasp"
+    ELASTIC_TRAINING = "elastic-training"
     POD_RESCHEDULING = "pod-rescheduling"
 
 

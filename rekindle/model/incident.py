@@ -76,6 +76,9 @@ class ModeRequest(Value):
     stress: StressRequest | None = None
     """Stress test: checks to run, by node."""
 
+    replicas: int | None = None
+    """Scaling: number of replicas with which the job is to train."""
+
     force: bool = False
     """Hot switch: True to move also a pod that was not reported as sub-healthy."""
 

@@ -92,9 +92,9 @@ class Limits(Written):
     """Elastic training: time from `downgrade` until the report that training continues without some replicas. Source: ClusterD,
     15 minutes."""
 
-    scale_out: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
+    scale_out: timedelta = Field(default=timedelta(minutes=20), gt=timedelta(0))
     """Elastic training: time from `upgrade` until the report that training continues with further replicas, which includes their
-    loading. When exceeded, the job is restarted. Source: ClusterD, 15 minutes."""
+    loading. When exceeded, the job is restarted. Source: ours; our training side gives up after 15 minutes."""
 
     grow_again: timedelta = Field(default=timedelta(seconds=60), ge=timedelta(seconds=1))
     """Elastic training: time from an attempt to grow that found no free node, or failed, until the next one. It doubles with each

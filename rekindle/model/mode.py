@@ -16,9 +16,10 @@ class Mode(StrEnum):
     JOB_RESCHEDULING = "job rescheduling"
     LINK_SWITCH = "link switch"
     STRESS_TEST = "stress test"
+    SCALING = "scaling"
 
 
-FAULT_MODES = tuple(mode for mode in Mode if mode not in (Mode.LINK_SWITCH, Mode.STRESS_TEST))
+FAULT_MODES = tuple(mode for mode in Mode if mode not in (Mode.LINK_SWITCH, Mode.STRESS_TEST, Mode.SCALING))
 """Modes that are tried for a fault. The others run only on request."""
 
 

@@ -44,6 +44,17 @@ async def test_a_pod_that_has_ended_is_left_to_its_scheduler_first(cluster: Thei
     assert cluster.writes == [f"kill {old.metadata.name}"]
 
 
+async def test_a_pod_of_a_rank_that_nobody_held_is_taken_and_none_is_deleted(cluster: TheirCluster) -> None:
+    """A missing replica has no holder, so that no pod that lives has to leave for another one."""
+    job, here = cluster.job_model, cluster.holder(1)
+    request = RecreationRequest(
+        job_id=job.id, held=(Held(pod_rank=1, holder="", told=False),), lost_nodes=(), within=timedelta(seconds=20)
+    )
+    found = await MakingAnew(cluster, request).run(request.within)
+    assert [(one.before.uid, one.after.uid) for one in found.moved] == [("", here.metadata.uid)]
+    assert cluster.writes == []
+
+
 async def test_a_pod_that_was_told_to_leave_has_its_time(cluster: TheirCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """An exit that is under way would end the next pod. After its time the pod is deleted all the same."""
     old = cluster.holder(1)

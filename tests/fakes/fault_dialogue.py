@@ -26,6 +26,7 @@ class FaultDialogue:
     _report: Callable[[str, Callable[[Any], Awaitable[wire.Status]]], Awaitable[int]]
     _exit: Callable[[str], None]
     _notify: Callable[[], Awaitable[None]]
+    grow: Callable[[Any], Awaitable[None]]
     report_progress: Callable[[Progress], Awaitable[int]]
     may_follow = True
     """True for our training side: it accepts another announcement after a failed repair whatever order follows, and a first
@@ -67,6 +68,8 @@ class FaultDialogue:
             await self._stop()
         elif order == "on_global_rank":
             await self._take_faults(signal)
+        elif order == "upgrade":
+            await self.grow(signal)
         else:
             await self._repair(order, signal)
 
@@ -97,12 +100,17 @@ class FaultDialogue:
         self._offered = ("exit", *saves, *(("retry",) if retries else ()), *self.script.repairs)
         self.state = ANNOUNCED
 
+    def _accepts(self, strategy: str, signal: wire.ProcessManageSignal) -> bool:
+        """Learns the faults of a strategy without an announcement, and returns whether ours can carry it out."""
+        self._learn(signal)
+        if strategy not in self._offered and not self.broken:  # training goes on as before
+            self._goes_on()
+        return strategy in self._offered
+
     async def _repair(self, strategy: str, signal: wire.ProcessManageSignal) -> None:
-        if self.may_follow and self.state == TRAINS:
-            self._learn(signal)
-            if strategy not in self._offered:
-                await self.report_repair(strategy, 405 if strategy == "retry" else 406, signal.uuid)
-                return
+        if self.may_follow and self.state == TRAINS and not self._accepts(strategy, signal):
+            await self.report_repair(strategy, 405 if strategy == "retry" else 406, signal.uuid)
+            return
         if self.state != ANNOUNCED or strategy not in self._offered:
             self._exit(f"{strategy}, and it {self.state} and offered {self._offered}")
             return

@@ -313,6 +313,14 @@ class ScriptedPeer(FaultDialogue, LinkDialogue, StressDialogue):
         elif self.script.resumes:
             await self.resume(self.script.status)
 
+    async def grow(self, signal: wire.ProcessManageSignal) -> None:
+        """Takes missing ranks back while it trains, and says what came of it."""
+        await self.script.before_status("upgrade")
+        if self._faulty:
+            await self.report_repair("upgrade", 406, signal.uuid)
+        elif self.script.resumes:
+            await self.report_repair("upgrade", self.script.statuses.pop(0) if self.script.statuses else 0, signal.uuid)
+
     async def pause(self) -> None:
         """Pauses training and reports the offers, as when all of the backup's processes have registered."""
         self._paused = True

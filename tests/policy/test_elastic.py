@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from rekindle.model.attachment import Progress
 from rekindle.model.elastic import Elastic, Resized, Small, is_named, read_elastic
 from rekindle.model.fault import HOLDERS, WATCHER, Fault, FaultKind, Sighting
+from rekindle.model.incident import Incident
 from rekindle.model.job import Job, JobId
 from rekindle.model.mode import Mode, Outcome
+from rekindle.model.standby import Standby
 from rekindle.model.state import JobState, Standing
-from rekindle.model.verdict import Verdict
+from rekindle.model.verdict import Training, Verdict
 from rekindle.policy.modes import elastic, eligibility, ladder
 
 STEP = Progress(incarnation="life", step=1, steps_lost=0)
@@ -90,10 +92,11 @@ def test_pods_that_leave_and_come_back_change_the_size_once() -> None:
     state, later = JobState(job=JOB, holders=PODS), NOW + timedelta(hours=1)
     gone = verdict(resized=Resized(left=(2,), nodes=("node-2",)))
     once = elastic.resized(state, gone, NOW)
-    assert once.small == Small(since=NOW, missing=(2,), nodes=("node-2",))
+    pause = JOB.limits.grow_again
+    assert once.small == Small(since=NOW, missing=(2,), nodes=("node-2",), try_at=NOW + pause)
     assert elastic.resized(once, gone, later) == once
     both = elastic.resized(once, verdict(resized=Resized(left=(3,))), later)
-    assert both.small == Small(since=NOW, missing=(2, 3), nodes=("node-2",))
+    assert both.small == Small(since=NOW, missing=(2, 3), nodes=("node-2",), try_at=later + pause)
     assert both.holders == ("uid-0", "uid-1", "", "")
     back = elastic.resized(both, verdict(resized=Resized(came=(2,))), later)
     assert back.small == Small(since=NOW, missing=(3,), nodes=("node-2",))
@@ -163,3 +166,64 @@ def test_with_every_pod_lost_nothing_can_go_on() -> None:
     assert "every pod is lost" in eligibility.elastic_training(state, None)
     assert "every pod is faulty" in eligibility.process_rescheduling(state, None)
     assert "replicas of it are missing" in " ".join(eligibility.pod_rescheduling(state, None))
+
+
+# ---- growth
+
+
+def attempt(**changes: Any) -> Verdict:
+    return Verdict(mode=Mode.SCALING, outcome=Outcome.IGNORED, reason="no spare", **changes)
+
+
+def test_attempts_to_grow_come_later_each_time_up_to_ten_times() -> None:
+    """The first one comes at once where nothing else is said. An attempt that a fault interrupted does not count."""
+    state, pauses = small(2), []
+    assert elastic.may_grow(state, NOW)
+    for _ in range(6):
+        state = elastic.tried(state, attempt(), NOW)
+        assert state.small
+        assert state.small.try_at
+        pauses.append((state.small.try_at - NOW).total_seconds())
+        assert not elastic.may_grow(state, NOW)
+    assert pauses == [60, 120, 240, 480, 600, 600]
+    again = elastic.tried(small(2), attempt(training=Training.FAULTED), NOW)
+    assert again.small
+    assert (again.small.tries, again.small.try_at) == (0, NOW + JOB.limits.grow_again)
+
+
+def test_a_size_that_a_person_has_set_stays() -> None:
+    """Neither does a job grow in a storm, or one that is only observed."""
+    assert elastic.grows_at(small(2, by_hand=True)) is None
+    assert not elastic.may_grow(small(2).with_(storm="20 of 40 nodes report faults"), NOW)
+    assert not elastic.may_grow(small(2).with_(job=JOB.model_copy(update={"observe": True})), NOW)
+    assert elastic.grows_at(JobState(job=JOB)) is None
+
+
+def test_a_pod_that_others_make_and_a_standby_begin_an_attempt_at_once() -> None:
+    """A pod that was seen before does not begin another one."""
+    late = small(2, try_at=NOW + timedelta(hours=1), tries=3)
+    assert not elastic.may_grow(late, NOW)
+    came = elastic.pods_that_come(late, Sighting(holders=("uid-0", "uid-1", "uid-9", "uid-3")))
+    assert elastic.may_grow(came, NOW)
+    tried = elastic.tried(came, attempt(), NOW)
+    assert not elastic.may_grow(elastic.pods_that_come(tried, Sighting(holders=("uid-0", "uid-1", "uid-9", "uid-3"))), NOW)
+    first = small(2, try_at=NOW + timedelta(hours=1)).with_(standbys=(Standby(name="s", uid="s", node="n", runs=True),))
+    assert elastic.may_grow(first, NOW)
+
+
+def test_only_the_latest_of_several_vain_attempts_is_kept() -> None:
+    """One that did something stays."""
+    vain = Incident(number=1, summary="back", started_at=NOW, seconds=1, verdict=Outcome.IGNORED, ladder=(attempt(),))
+    assert elastic.repeated((vain,), "back", attempt()) == vain
+    assert elastic.repeated((vain,), "another", attempt()) is None
+    assert elastic.repeated((vain,), "back", verdict()) is None
+    done = vain.model_copy(update={"verdict": Outcome.RECOVERED})
+    assert elastic.repeated((done,), "back", attempt()) is None
+
+
+def test_ranks_come_back_one_after_the_other_or_all_at_once() -> None:
+    """As the training side wants it."""
+    state = small(2, 3).small
+    assert state
+    assert elastic.next_size(JOB, state, at_once=False) == 3
+    assert elastic.next_size(JOB, state, at_once=True) == 4

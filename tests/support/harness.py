@@ -356,13 +356,19 @@ class Harness:
         return (described.typed_search_attributes.get(Attributes.PHASE) or "") if running else ""
 
     async def front(
-        self, pod_rank: int | None = 1, *, mode: str = ids.Workflows.HOT_SWITCH, force: bool = False, job_id: str = ""
+        self,
+        pod_rank: int | None = 1,
+        *,
+        mode: str = ids.Workflows.HOT_SWITCH,
+        force: bool = False,
+        job_id: str = "",
+        size: int | None = None,
     ) -> WorkflowHandle[Any, Verdict]:
         """Starts a mode as any Temporal client may."""
         job = job_id or self.job.id
         handle: WorkflowHandle[Any, Verdict] = await self.client.start_workflow(
             mode,
-            ModeRequest(job=job, pod_rank=pod_rank, force=force, requested_by="ada"),
+            ModeRequest(job=job, pod_rank=pod_rank, force=force, replicas=size, requested_by="ada"),
             id=ids.request_workflow(job, f"{next(_numbers)}"),
             task_queue=ids.CONTROL_QUEUE,
             task_timeout=TASK_TIMEOUT,

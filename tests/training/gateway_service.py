@@ -124,8 +124,8 @@ class GatewayPeer(RecoverServicer, ProgressServicer):
     async def smaller(self, *pods: int | str, uuid: str = "attempt-1") -> None:
         await self.order("changeStrategy", "change_strategy", strategy="downgrade", uuid=uuid, pods=pods)
 
-    async def larger(self, *pods: int | str, uuid: str = "attempt-9") -> None:
-        await self.order("changeStrategy", "change_strategy", strategy="upgrade", uuid=uuid, pods=pods)
+    async def larger(self, *pods: int | str, uuid: str = "attempt-9", standbys: Mapping[str, Any] | None = None) -> None:
+        await self.order("changeStrategy", "change_strategy", strategy="upgrade", uuid=uuid, pods=pods, standbys=standbys)
 
     async def again(self, *pods: int | str, uuid: str = "attempt-1") -> None:
         await self.order("changeStrategy", "change_strategy", strategy="exit", uuid=uuid, pods=pods)

@@ -96,6 +96,50 @@ def is_as_whole(elastic: Job, whole: Whole, *missing: int) -> bool:
     return finals(elastic) == {rank: end for rank, end in ends.items() if rank not in missing} and samples(elastic) == drawn
 
 
+async def test_a_pod_leaves_by_order_while_all_is_well(elastic: Job, gateway: GatewayPeer, whole: Whole) -> None:
+    """No fault is reported, the others repeat the step, and the pod comes back later."""
+    await elastic.start()
+    await elastic.reached(3, rank=1)
+    await gateway.smaller(3)
+    strategy, code, info = await status(gateway)
+    assert (strategy, code) == ("downgrade", 0)
+    assert "with 3 of 4 ranks" in info
+    assert gateway.all("ReportProcessFault") == []
+    await elastic.lose("worker-3")
+    await elastic.worker(3)
+    await gateway.larger(3)
+    assert (await status(gateway, 2))[:2] == ("upgrade", 0)
+    assert 0 in await elastic.codes()
+    assert is_as_whole(elastic, whole)
+
+
+async def test_a_refused_order_to_leave_changes_nothing_for_training_that_is_well(elastic: Job, gateway: GatewayPeer) -> None:
+    """Training goes on with all its ranks and without another order. No fault is reported."""
+    elastic.environment["KEEPS"] = "groups"
+    await elastic.start()
+    await elastic.reached(3, rank=1)
+    await gateway.smaller(3)
+    assert (await status(gateway))[:2] == ("downgrade", 406)
+    elastic.hurry()
+    assert await elastic.codes() == {0}
+    assert gateway.all("ReportProcessFault") == []
+
+
+async def test_a_return_that_is_stopped_leaves_training_as_it_was(elastic: Job, gateway: GatewayPeer, whole: Whole) -> None:
+    """Its order is answered, and the next one is carried out."""
+    await elastic.start()
+    await elastic.reached(3, rank=1)
+    await smaller(elastic, gateway, 3)
+    await gateway.larger(3, uuid="attempt-2")
+    await gateway.order("hot-switch", "stop switch", uuid="attempt-2-stops")
+    assert await status(gateway, 2) == ("upgrade", 406, "ordered")
+    await elastic.worker(3)
+    await gateway.larger(3, uuid="attempt-3")
+    assert (await status(gateway, 3))[:2] == ("upgrade", 0)
+    assert 0 in await elastic.codes()
+    assert is_as_whole(elastic, whole)
+
+
 async def test_a_second_pod_may_be_lost_while_one_is_missing(elastic: Job, gateway: GatewayPeer, whole: Whole) -> None:
     """The rank that carries another one's share is lost with it. Others carry both."""
     await elastic.start()

@@ -12,10 +12,15 @@ class Held(Value):
 
     pod_rank: int
     holder: str
-    """First characters of the UID of the pod that is to end, as in `Sighting.holders`."""
+    """First characters of the UID of the pod that is to end, as in `Sighting.holders`. Empty: none held the rank, so that no pod
+    that lives has to end."""
 
     told: bool
     """True if the training side ordered the pod to exit: it then ends by itself."""
+
+    def is_held_by(self, uid: str) -> bool:
+        """Returns whether the pod with this UID is the one that is to end."""
+        return bool(self.holder) and uid.startswith(self.holder)
 
 
 class RecreationRequest(Value):

@@ -46,7 +46,10 @@ def backup_running(job_id: str, uuid: str) -> Order:
 def with_standbys(order: Order, standbys: Mapping[str, int]) -> Order:
     """Returns the order with the pod ranks of backup pods that were standbys, by their UIDs. These pods learn their rank from it.
     For Rekindle's training side only."""
-    return order.model_copy(update={"extra_params": json.dumps({"standbys": standbys})}) if standbys else order
+    if not standbys:
+        return order
+    before = json.loads(order.extra_params) if order.extra_params else {}
+    return order.model_copy(update={"extra_params": json.dumps({**before, "standbys": standbys})})
 
 
 def stop_hot_switch(job_id: str, uuid: str) -> Order:

@@ -67,6 +67,8 @@ def _of_a_drain(case: Case, state: JobState, now: datetime, verdict: Verdict) ->
         return kept.with_(reason=f"{verdict.reason}; the node is not to be left any more")
     if drain is Drain.LET_GO:
         return kept
+    if verdict.outcome is Outcome.IGNORED and verdict.reason.startswith(NO_SPARE) and cases.may_leave(state, case.pod_rank):
+        return kept.with_(outcome=Outcome.ESCALATE)
     no_restart = cases.no_restart(state, now, requested=False) if drain is Drain.RESCHEDULE else ""
     if drain is Drain.RESCHEDULE and not no_restart and verdict.outcome is Outcome.IGNORED:
         return kept.with_(outcome=Outcome.ESCALATE, training=Training.LOST)

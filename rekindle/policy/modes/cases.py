@@ -8,14 +8,18 @@ from rekindle.model.fault import WATCHER, Fault, FaultKind
 from rekindle.model.links import describe as describe_links
 from rekindle.model.mode import Mode
 from rekindle.model.state import JobState, Pending, Standing
-from rekindle.policy.modes import eligibility, ladder, loops, requests, retries
+from rekindle.policy.modes import elastic, eligibility, ladder, loops, requests, retries
 from rekindle.policy.modes.mode_table import LAST, About, row_of
+from rekindle.policy.training_sides.table import side_of
 
 RESTARTS = 5
 """Number of restarts of one job within `RESTARTS_WITHIN`. The next one is given up, since a job that keeps failing by its own
 fault must not occupy its nodes for ever."""
 RESTARTS_WITHIN = timedelta(hours=1)
 TOO_OFTEN = f"the job was restarted {RESTARTS} times within {RESTARTS_WITHIN}: it needs a look by a person"
+
+GROWTH = Mode.SCALING
+"""Mode by which missing replicas come back."""
 
 SOON = timedelta(minutes=1)
 """A real fault counts as present if by its rule it will count within this time."""
@@ -32,6 +36,8 @@ class Case(Value):
     pod_rank: int | None = None
     faults: tuple[Fault, ...] = ()
     request: Pending | None = None
+    replicas: int | None = None
+    """Number of replicas to which the job is to grow by itself. None: it is not."""
 
     @property
     def mode(self) -> Mode:
@@ -56,7 +62,23 @@ def next_case(state: JobState, now: datetime) -> Case | None:
         return None  # anything that is started now would be interrupted
     if state.request:
         return _request(state, state.request)
-    return None if stands else _sub_health_due(state, now)
+    return None if stands else _sub_health_due(state, now) or _growth_due(state, now)
+
+
+def _growth_due(state: JobState, now: datetime) -> Case | None:
+    """Returns the case of a missing replica that is to come back. None: none is, or not yet."""
+    if (
+        state.small is None
+        or not elastic.may_grow(state, now)
+        or eligibility.scaling(state, None)
+        or ladder.blocked(state, GROWTH)
+    ):
+        return None
+    plan = ladder.Plan(modes=(GROWTH, LAST.mode))
+    now_there = elastic.present(state.job, state.small)
+    wanted = elastic.next_size(state.job, state.small, at_once=side_of(state.job).returns_at_once)
+    summary = f"back from {now_there} of {state.job.pods} replicas"
+    return Case(plan=plan, summary=summary, replicas=wanted)
 
 
 def _sub_health_due(state: JobState, now: datetime) -> Case | None:
@@ -79,7 +101,7 @@ def next_due(state: JobState, now: datetime) -> datetime | None:
     such time."""
     sub_healths = [one for one in state.faults if one.fault.kind is FaultKind.SUB_HEALTH]
     over = (one.over_at for one in state.faults if one.over_at and one.over_at > now)
-    tried = (state.drain_again, state.again.at if state.again else None)
+    tried = (state.drain_again, state.again.at if state.again else None, elastic.grows_at(state))
     again = (moment for moment in tried if moment and moment > now)
     moments = (_later(state, _real(state), now), _later(state, sub_healths, now), *again, *over)
     return min(filter(None, moments), default=None)
@@ -191,7 +213,25 @@ def _sub_health(state: JobState, fault: Fault) -> Case:
     summary = f"pod rank {pod_rank}: {describe(fault)}" if fault.is_maintenance else describe(fault)
     exits = state.policy in ladder.EXITS and not fault.is_maintenance
     plan = ladder.for_exit(state, fault) if exits else ladder.for_sub_health(state, pod_rank)
+    if fault.is_maintenance and plan.modes and may_leave(state, pod_rank):
+        plan = _without_its_pod(state, plan, pod_rank)
     return Case(plan=plan, summary=summary, pod_rank=pod_rank, faults=(fault,))
+
+
+def may_leave(state: JobState, pod_rank: int | None) -> bool:
+    """Returns whether the job can train without this pod, which has to leave its node."""
+    if pod_rank is None or not side_of(state.job).scales_at_will or eligibility.scaling(state, None):
+        return False
+    return not elastic.too_few(state.job, state.small, (pod_rank,))
+
+
+def _without_its_pod(state: JobState, plan: ladder.Plan, pod_rank: int) -> ladder.Plan:
+    """Returns the plan for a node that goes away: the pod leaves if no spare node is found for it. Without a wait for one, only a
+    standby is."""
+    first, *others = plan.modes
+    if elastic.takes_only_standbys(state.job, state.small, (pod_rank,)) and not elastic.stands_by(state):
+        return plan.model_copy(update={"modes": (GROWTH, *others)})
+    return plan.model_copy(update={"modes": (first, GROWTH, *others)})
 
 
 def no_restart(state: JobState, now: datetime, *, requested: bool, whole: bool = True) -> str:

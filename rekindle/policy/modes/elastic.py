@@ -7,8 +7,10 @@ from datetime import datetime, timedelta
 from rekindle.model.bounds import few, numbered
 from rekindle.model.elastic import Small
 from rekindle.model.fault import UNKNOWN_HOLDER, Fault, FaultKind, Sighting
+from rekindle.model.incident import Incident, RecoveryContext
 from rekindle.model.job import Job
 from rekindle.model.keys import ELASTIC
+from rekindle.model.mode import Mode, Outcome
 from rekindle.model.state import JobState, Standing
 from rekindle.model.verdict import Verdict
 
@@ -54,6 +56,19 @@ def takes_only_standbys(job: Job, small: Small | None, leaving: Collection[int])
     return job.elastic is not None and not job.elastic.wait and not too_few(job, small, leaving)
 
 
+def stands_by(state: JobState) -> bool:
+    """Returns whether a standby runs."""
+    return any(one.runs and not one.wrong for one in state.standbys)
+
+
+def patience_for_leaving(context: RecoveryContext, pod_rank: int) -> timedelta:
+    """Returns how long a pod that trains waits for a spare node. One that has to leave a node which goes away may leave the job
+    instead, so that its owner's wait holds."""
+    limit, faults = context.job.limits.backup_scheduled, context.situation.faults
+    leaves = [fault for fault in faults if pod_rank in fault.pod_ranks and fault.is_maintenance]
+    return patience_for_spare(context.job, context.small, (pod_rank,), limit) if leaves else limit
+
+
 def words(job: Job, small: Small) -> str:
     """Describes the size of a small job: `3 of 4 replicas, since 14:02, node-2 lost, waits for one node`."""
     missing = len(small.missing)
@@ -61,6 +76,70 @@ def words(job: Job, small: Small) -> str:
     waits = "as ordered by hand" if small.by_hand else f"waits for {'one node' if missing == 1 else f'{missing} nodes'}"
     since = f"since {small.since:%H:%M}"
     return ", ".join(filter(None, (f"{job.pods - missing} of {job.pods} replicas", since, lost, waits)))
+
+
+# ---- growth
+
+MOST_PAUSES = 10
+"""Longest pause between two attempts to grow, as a multiple of the first one."""
+
+
+def may_grow(state: JobState, now: datetime) -> bool:
+    """Returns whether an attempt to grow is due. A size that a person has set stays, and a storm is waited for."""
+    at = grows_at(state)
+    return at is not None and at <= now and not (state.job.observe or state.storm)
+
+
+def grows_at(state: JobState) -> datetime | None:
+    """Returns when the next attempt to grow is due. None: the job has all replicas, or does not grow by itself."""
+    small = state.small
+    if small is None or small.by_hand:
+        return None
+    return small.since if small.try_at is None or (stands_by(state) and not small.tries) else small.try_at
+
+
+def next_size(job: Job, small: Small, *, at_once: bool) -> int:
+    """Returns the size to which a small job grows next.
+
+    Args:
+        at_once: all missing replicas come back together.
+    """
+    return job.pods if at_once else present(job, small) + 1
+
+
+def tried(state: JobState, verdict: Verdict, now: datetime) -> JobState:
+    """Returns the state after an attempt to grow that came to no end. The next one comes later each time, unless a fault came
+    first."""
+    small = state.small
+    if small is None or small.by_hand or (verdict.resized and verdict.resized.came):
+        return state
+    tries = small.tries + (not verdict.was_interrupted)
+    pause = state.job.limits.grow_again * min(2 ** max(0, tries - 1), MOST_PAUSES)
+    after = small.model_copy(update={"tries": tries, "try_at": now + pause, "last_try": verdict.reason})
+    return state.with_(small=after)
+
+
+def repeated(history: Iterable[Incident], summary: str, last: Verdict) -> Incident | None:
+    """Returns the last attempt to grow in the history if it came to no end, as this one. Only the latest is kept. None: there is
+    none."""
+    if last.mode is not Mode.SCALING or last.outcome is not Outcome.IGNORED:
+        return None
+    before = list(history)[-1:]
+    same = (one for one in before if one.summary == summary and one.ladder[-1].mode is Mode.SCALING)
+    return next((one for one in same if one.verdict is Outcome.IGNORED), None)
+
+
+def pods_that_come(state: JobState, sighting: Sighting) -> JobState:
+    """Returns the state with the pods that another component has created for missing replicas. With a further one the job may
+    grow at once."""
+    small = state.small
+    if small is None:
+        return state
+    there = tuple(rank for rank in small.missing if rank < len(sighting.holders) and sighting.holders[rank])
+    if there == small.there:
+        return state
+    at_once = {"try_at": None, "tries": 0} if set(there) - set(small.there) else {}
+    return state.with_(small=small.model_copy(update={"there": there, **at_once}))
 
 
 # ---- changes of the size
@@ -80,7 +159,8 @@ def resized(state: JobState, verdict: Verdict, now: datetime) -> JobState:
     if not missing:
         return state.with_(small=None)
     nodes = tuple(dict.fromkeys((*before.nodes, *change.nodes)))[-MOST_NODES:] if change.left else before.nodes
-    small = Small(since=before.since, missing=missing, nodes=nodes, by_hand=change.by_hand)
+    try_at = now + state.job.limits.grow_again if change.left else None
+    small = Small(since=before.since, missing=missing, nodes=nodes, by_hand=change.by_hand, try_at=try_at)
     return without_missing(state.with_(small=small))
 
 

@@ -136,6 +136,14 @@ def operation(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
     return (*(reason for reason, holds in checks.items() if holds), *_not_ready(state))
 
 
+def scaling(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
+    """Returns why the number of pods cannot be changed now, whatever it is to be. Empty: it can be."""
+    fixed = () if state.job.elastic else (elastic.NOT_ELASTIC,)
+    unmovable = (f"its pods cannot be moved: {state.job.unmovable}",) if state.job.unmovable else ()
+    faulty = ("something of it is faulty, which is recovered first",) if real_faults(state) else ()
+    return (*fixed, *operation(state, pod_rank), *unmovable, *faulty)
+
+
 def _not_ready(state: JobState) -> tuple[str, ...]:
     ready = readiness(state)
     return tuple(reason for check in READY_CHECKS if (reason := check(state.job, 0, ready)))
@@ -205,7 +213,7 @@ def process_rescheduling(state: JobState, pod_rank: int | None) -> tuple[str, ..
 
 def _goes_on_small(state: JobState) -> bool:
     """Returns whether no standby runs, and training can go on without the faulty pods."""
-    return not (any(one.runs and not one.wrong for one in state.standbys) or elastic_training(state, None))
+    return not (elastic.stands_by(state) or elastic_training(state, None))
 
 
 def elastic_training(state: JobState, pod_rank: int | None) -> tuple[str, ...]:

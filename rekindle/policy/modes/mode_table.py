@@ -26,6 +26,7 @@ class About(Enum):
     JOB = "the whole job"
     LINKS = "devices and their links, which a request must name"
     CHECKS = "nodes and the checks on them, which a request must name"
+    SIZE = "the number of replicas, which a request must name"
 
 
 @dataclass(frozen=True)
@@ -215,6 +216,17 @@ OPERATIONS: tuple[ModeRow, ...] = (
         serves=(),
         reasons_against=eligibility.operation,
         limits=("look", *("order",) * 4, "absence", "pause_train", "stress_test", "look", "continue_train"),
+    ),
+    ModeRow(  # changes the number of pods, while training pauses for a moment
+        mode=Mode.SCALING,
+        workflow="Scaling",
+        procedure="workflows.scaling",
+        begins="the size is decided",
+        about=About.SIZE,
+        serves=(),
+        reasons_against=eligibility.scaling,
+        limits=("look", "backup_scheduled", "backup_start", "absence", "scale_in", "scale_out", *("old_pod_deleted",) * 4),
+        hands_over=True,
     ),
 )
 

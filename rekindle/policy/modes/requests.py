@@ -12,12 +12,13 @@ from rekindle.model.bounds import cut, few
 from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.incident import ModeRequest
 from rekindle.model.job import Job
+from rekindle.model.keys import ELASTIC
 from rekindle.model.links import MOST_NODES, NodeLinks
 from rekindle.model.mode import Mode
 from rekindle.model.problems import did_you_mean, problems
 from rekindle.model.state import JobState
 from rekindle.model.stress import MOST_TESTED_NODES, StressRequest
-from rekindle.policy.modes import ladder, observe_only
+from rekindle.policy.modes import elastic, ladder, observe_only
 from rekindle.policy.modes.mode_table import About, row_of
 from rekindle.policy.training_sides.table import side_of
 
@@ -125,7 +126,23 @@ def invalid(state: JobState, given: object) -> str:
     about = row_of(request.mode).about
     problem = links_problem(request.links) if about is About.LINKS else _no_links(request)
     problem = problem or (stress_problem(request.stress) if about is About.CHECKS else _no_stress(request))
+    problem = problem or _replicas_problem(state, request, about)
     return problem or _pod_rank_problem(state, request, about)
+
+
+def _replicas_problem(state: JobState, request: ModeRequest, about: About) -> str:
+    job, wanted = state.job, request.replicas
+    if about is not About.SIZE:
+        return "" if wanted is None else f"replicas: not accepted, since a {request.mode} keeps the number of pods"
+    least = job.elastic.least if job.elastic else 1
+    accepted = f"accepted are {least} to {job.pods}"
+    if wanted is None:
+        return f"replicas: missing, {accepted}"
+    if job.elastic and wanted < least:
+        return f"replicas: {wanted} is below the least size of job {job.name} (annotation {ELASTIC}), {accepted}"
+    if not 0 < wanted <= job.pods:
+        return f"replicas: {wanted} is not a size of job {job.name}, which was started with {job.pods}, {accepted}"
+    return ""
 
 
 def _pod_rank_problem(state: JobState, request: ModeRequest, about: About) -> str:
@@ -188,9 +205,20 @@ def refused(state: JobState, request: ModeRequest) -> str:
         return observe_only.ONLY
     if blocker := ladder.blocked(state, request.mode):
         return blocker
+    if row_of(request.mode).about is About.SIZE and (why := _size_refused(state, request)):
+        return why
     if row_of(request.mode).about is About.POD and not request.force and not _is_sub_healthy(state, request.pod_rank):
         return f"pod rank {request.pod_rank} is healthy: it was not reported as sub-healthy (force moves it all the same)"
     return ladder.as_requested(state, request).refused
+
+
+def _size_refused(state: JobState, request: ModeRequest) -> str:
+    now, side = elastic.present(state.job, state.small), side_of(state.job)
+    if request.replicas == now:
+        return f"job {state.job.name} has {now} replicas already"
+    if request.replicas is not None and request.replicas < now and not side.scales_at_will:
+        return f"{side.label} goes on with fewer replicas only after a fault"
+    return ""
 
 
 def _is_sub_healthy(state: JobState, pod_rank: int | None) -> bool:

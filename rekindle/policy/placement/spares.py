@@ -36,6 +36,9 @@ from rekindle.policy.training_sides.table import side_of
 NEEDS_SPARE = (Mode.HOT_SWITCH, Mode.PROCESS_RESCHEDULING, Mode.POD_RESCHEDULING)
 """Modes that create pods beside those of the job, and claim nodes for them. A restart is only compared with these claims."""
 
+TRAINS = (Mode.HOT_SWITCH, Mode.SCALING)
+"""Modes without which training goes on, so that a spare node costs nothing where it is missing."""
+
 ANNOUNCED = timedelta(minutes=1)
 """Time for which a claim counts whose pods are not being created yet. Later it counts again with its question."""
 
@@ -59,7 +62,7 @@ def wish(mode: Mode, context: RecoveryContext, pods: int) -> SpareWish:
         incident=context.incident,
         mode=mode,
         priority=job.priority,
-        cost=0 if mode is Mode.HOT_SWITCH and not _is_restarted(context) else job.ranks,
+        cost=0 if mode in TRAINS and not _is_restarted(context) else job.ranks,
         pods=pods,
         avoid_nodes=fitting(context.avoid_nodes, MOST_AVOIDED_BYTES, MOST_AVOIDED),
     )

@@ -65,6 +65,7 @@ MINDIO = TrainingSideRow(
     goes_on_by_itself=False,
     holds_agents=True,
     ops=(Op.COMPUTE, Op.MESSAGES),
+    returns_at_once=True,
     has_tracing=True,
     no_standbys="a MindIO job has no standbys: its processes are started for their ranks",
 )

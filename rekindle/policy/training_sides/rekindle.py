@@ -25,4 +25,5 @@ REKINDLE = TrainingSideRow(
     reports_its_fault=True,
     goes_on_by_itself=True,
     holds_agents=False,
+    scales_at_will=True,
 )

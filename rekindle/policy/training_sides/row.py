@@ -120,6 +120,12 @@ class TrainingSideRow:
     ops: tuple[Op, ...] = field(default=tuple(Op))
     """Operations of a stress test."""
 
+    scales_at_will: bool = False
+    """True: it goes on with fewer ranks by order, while nothing is faulty. If it refuses, training goes on as before."""
+
+    returns_at_once: bool = False
+    """True: all missing ranks come back together. False: some may come back before others."""
+
     has_tracing: bool = False
     """True: the measurements of its ranks can be switched."""
 

@@ -18,7 +18,7 @@ from rekindle_training.manager.liveness_monitor import LivenessMonitor, meet
 from rekindle_training.manager.maintenance import FAULT_FIRST, NOT_PAUSED, Maintenance, Task
 from rekindle_training.manager.procedures import Plan, TrainingEnds
 from rekindle_training.manager.rank_process import RankLost, RankProcess, RebuildFailed, StepFailed
-from rekindle_training.manager.recovery import Order, Recovery
+from rekindle_training.manager.recovery import Kind, Order, Recovery
 from rekindle_training.manager.repair import Repair, stand
 from rekindle_training.manager.replacements import CannotRepair, Futile, InPlace, LoopsDiffer
 from rekindle_training.manager.reports import CONTINUE, EXIT, FAILED, MIGRATION, RECOVERED, UPGRADE
@@ -148,9 +148,9 @@ class Coordinator:
         self._means.pods.name(standbys)
 
     def stop(self) -> None:
-        if isinstance(switch := self._active(), HotSwitch):
+        if isinstance(active := self._active(), HotSwitch | Growth):
             self._drop()
-            switch.stop("ordered")
+            active.stop("ordered")
             self._means.pods.forget_standbys()
 
     def migrate(self) -> None:
@@ -202,6 +202,8 @@ class Coordinator:
     def recover(self, order: Order) -> None:
         """Carries out an order of a fault recovery. The recovery begins with it if this manager knows of no fault."""
         self._give_way("training is to stop")
+        if self._recovery is None and order.kind is Kind.SMALLER:  # ordered while all is well
+            self._recovery_now().no_fault()
         self._recovery_now().order(order)
         self.name_standbys(order.standbys)
 

@@ -99,7 +99,10 @@ class Orders:
 
     def _grow(self, signal: ProcessManageSignal) -> None:
         try:
-            self._coordinator.grow(self._ranks_of_pods(signal), signal.uuid)
+            ranks = self._ranks_of_pods(signal)
+            standbys = self._standbys(signal, ranks)
+            self._coordinator.grow(ranks, signal.uuid)
+            self._coordinator.name_standbys(standbys)
         except ValueError as error:
             log.warning("invalid order to grow rejected", extra={"reason": error})
             self._coordinator.refuse_growth(str(error), signal.uuid)

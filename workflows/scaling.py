@@ -1,0 +1,192 @@
+"""Changes the number of pods of a job that trains: some leave, or missing ones come back. Child of `TrainingJob`, or a front of a
+client.
+
+A person requests it, or the job's workflow does, to grow again or to leave a node that goes away. Training goes on until new pods
+have loaded, and then pauses for a moment. What comes to no end is undone, and training goes on as before. A real fault comes
+first.
+"""
+
+from datetime import timedelta
+
+from temporalio import workflow
+
+from rekindle.ids import Workflows
+from rekindle.model.activities.pods import BackupRequest, Replacement
+from rekindle.model.activities.recreation import Held
+from rekindle.model.dialogue import Order, Report, ReportKind, Strategy
+from rekindle.model.elastic import Resized
+from rekindle.model.incident import ModeRequest, RecoveryContext
+from rekindle.model.mode import Mode, Outcome
+from rekindle.model.verdict import Training, Verdict
+from rekindle.policy.dialogue import orders
+from rekindle.policy.modes import cases, elastic
+from workflows import steps
+from workflows.dialogue import cancel_and_forget
+from workflows.left_pods import deleted
+from workflows.mode import CAUGHT, NOTHING, Ends, shielded
+from workflows.new_pods import NewPods, PodFails
+from workflows.opening import holders_now
+from workflows.process_level import NEWS
+
+
+@workflow.defn(name=Workflows.SCALING, failure_exception_types=[Exception])
+class Scaling(NewPods):
+    MODE = Mode.SCALING
+    resized: Resized | None = None
+
+    @workflow.init
+    def __init__(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> None:
+        super().__init__(request, context)
+
+    @workflow.run
+    async def run(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> Verdict:
+        return await self.conclude(request, self._procedure)
+
+    async def _procedure(self) -> str:
+        async with self.phase("the size is decided"):
+            leaving = self._wanted()
+            coming = () if leaving else self._coming()
+            self.situation = self.situation.with_(attempt=self.new_attempt())
+        try:
+            return await (self._smaller(leaving) if leaving else self._larger(coming))
+        except PodFails as error:
+            raise self.fails(f"{error}") from error
+        except CAUGHT as error:
+            if not isinstance(error, Ends):  # a cancellation, after which nobody would delete the pods
+                await shielded(self.compensate())
+            raise
+
+    # ---- the size
+
+    @property
+    def _missing(self) -> tuple[int, ...]:
+        return elastic.missing_of(self.context.small)
+
+    def _wanted(self) -> tuple[int, ...]:
+        """Returns the pod ranks that are to leave, the last ones first; empty: none is. Raises Ends if too few would be left."""
+        job, wanted = self.context.job, self.request.replicas
+        if wanted is None:
+            leaving: tuple[int, ...] = () if self.request.pod_rank is None else (self.request.pod_rank,)
+        else:
+            here = [rank for rank in range(job.pods) if rank not in self._missing]
+            leaving = tuple(here[wanted:])
+        if leaving and (why := elastic.too_few(job, self.context.small, leaving)):
+            raise Ends(Outcome.REFUSED, why)
+        return leaving
+
+    def _coming(self) -> tuple[int, ...]:
+        wanted = self.request.replicas or 0
+        coming = self._missing[: max(0, wanted - elastic.present(self.context.job, self.context.small))]
+        if not coming:
+            raise Ends(Outcome.REFUSED, f"the job has {elastic.present(self.context.job, self.context.small)} replicas already")
+        return coming
+
+    # ---- pods leave
+
+    async def _smaller(self, pods: tuple[int, ...]) -> str:
+        job = self.context.job
+        async with self.phase("training goes on with fewer pods"):
+            order = orders.change_strategy(job.id, self.situation.attempt, Strategy.DOWNGRADE, pods=pods)
+            report = await self._answered(order, job.limits.scale_in, Outcome.REFUSED)
+        nodes = elastic.nodes_left(self.context.situation.faults, pods)
+        self.resized = Resized(left=pods, nodes=nodes, by_hand=bool(self.request.requested_by))
+        async with self.phase("pods that have left are deleted"):
+            note = await deleted(job.id, pods)
+        return "; ".join(filter(None, (f"{elastic.named(pods)} left: {report.info}", note)))
+
+    # ---- pods come back
+
+    async def _larger(self, pods: tuple[int, ...]) -> str:
+        job = self.context.job
+        there = await self._there(pods)
+        if new := tuple(rank for rank in pods if rank not in there):
+            await self.new_pods(new)
+        async with self.phase("training goes on with more pods"):
+            self.undo.append(("the return of pods is stopped", self._stop))
+            order = self.order_to_take_over(Strategy.UPGRADE, pods)
+            report = await self._answered(order, job.limits.scale_out, Outcome.IGNORED)
+        self.resized = Resized(came=pods, by_hand=bool(self.request.requested_by))
+        done = await self.handed_over(report)
+        return done if new else f"pod ranks came back: {report.info}"
+
+    async def _there(self, pods: tuple[int, ...]) -> tuple[int, ...]:
+        """Returns the pod ranks whose pods another component has created, when these have nodes."""
+        holders = await holders_now(self)
+        there = tuple(rank for rank in pods if rank < len(holders) and holders[rank])
+        if not there:
+            return ()
+        held = tuple(Held(pod_rank=rank, holder="", told=False) for rank in there)
+        async with self.phase("new pods start"):
+            until = workflow.now() + self.context.job.limits.backup_scheduled
+            making = steps.make_anew(self.context.job.id, held, self.context.lost_nodes, until)
+            await self.until(lambda: making.done() or self.why_stop() is not None, None, "wait for pods of others")
+            if end := self.why_stop():
+                cancel_and_forget(making)
+                raise end
+            made = await making
+            if made.missing:
+                raise self.fails(f"no spare: {made.missing}")
+            self.moved = list(made.moved)
+        return there
+
+    async def made(self, request: BackupRequest) -> Replacement:
+        """Creates the pod of a missing rank, which has no holder."""
+        return await steps.ensure_replacement(request)
+
+    def time_for_spare(self, pods: tuple[int, ...]) -> timedelta:
+        return self.context.job.limits.backup_scheduled
+
+    def why_stop(self) -> Exception | None:
+        """Returns the end of the mode if a real fault comes first, or nobody answers its orders."""
+        if faults := self.new_faults():
+            reason = f"a fault comes first: {cases.describe(faults[0])}"
+            return Ends(Outcome.CANCELLED, reason, training=Training.FAULTED)
+        return super().why_stop()
+
+    async def _stop(self) -> None:
+        """Stops the return of pods. Training goes on, and its side waits for them no more."""
+        if self.unanswered_since is None or self.felt_faults() or self.lost_manager:
+            return  # it has answered, or leaves the return for its fault
+        # With the uuid of the attempt it would count as overtaken by the strategy.
+        order = orders.stop_hot_switch(self.context.job.id, self.new_uuid())
+        if await self.order(order, self.context.job.limits.order):
+            await self.until(lambda: self.has_report(ReportKind.STATUS), NEWS, "the return of pods is stopped")
+
+    # ---- answers
+
+    async def _answered(self, order: Order, within: timedelta, otherwise: Outcome) -> Report:
+        """Returns the answer to an order that was carried out.
+
+        Raises:
+            Ends: it was refused, and training goes on as before, or a fault comes first.
+        """
+        report = await self.carry_out(order, within)
+        if not report.code:
+            return report
+        await self.until(lambda: bool(self.felt_faults()), NEWS, "a fault may be the reason")
+        raise self._fault_first() or Ends(otherwise, f"training goes on as before: {report.info}")
+
+    def _fault_first(self) -> Ends | None:
+        if not (faults := self.felt_faults()):
+            return None
+        return Ends(Outcome.CANCELLED, f"a fault comes first: {cases.describe(faults[0])}", training=Training.FAULTED)
+
+    def is_answered(self) -> bool:
+        """Returns whether the order was answered, or can no longer be because of a fault or a new pod that died."""
+        return super().is_answered() or bool(self.felt_faults())
+
+    def no_answer(self, order: str, within: timedelta) -> Exception:
+        return self._fault_first() or super().no_answer(order, within)
+
+    # ---- ends
+
+    def fails(self, reason: str, code: int = 0) -> Ends:
+        """Returns the end of a change that was not made: training goes on as before."""
+        return Ends(Outcome.IGNORED, reason)
+
+    def ends_all(self, reason: str) -> Ends:
+        """Returns the end of a change after which the state of training is unknown. Only a restart of the job is left."""
+        return super().ends_all(reason) if self.touched else Ends(Outcome.REFUSED, f"{reason}; nothing was touched", passing=True)
+
+    def ended(self, verdict: Verdict) -> Verdict:
+        return verdict.with_(resized=self.resized)
