@@ -65,8 +65,8 @@ def drawn(step: int) -> Iterator[torch.Tensor]:
 
 (folder / "samples").mkdir(exist_ok=True)
 torch.manual_seed(0)
-norm = [nn.SyncBatchNorm(32)] if KEEPS == "norm" else [nn.BatchNorm1d(32)]
-model = nn.Sequential(nn.Linear(16, 32), *norm, nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 4))
+layers = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 4))
+model = nn.Sequential(layers, nn.SyncBatchNorm(4)) if KEEPS == "norm" else layers  # DDP accepts it on accelerators only
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=4)
 data = rekindle_training.batches(make_loader(rank, int(os.environ["WORLD_SIZE"])))
@@ -74,7 +74,7 @@ shares: Any = data if KEEPS == "batches" else rekindle_training.shares(make_load
 torch.manual_seed(1000 + rank)
 with rekindle_training.session(model, optimizer, state=[scaler], data=shares, checkpoint_every=10) as training:
     fault("joined", training.step)
-    ddp = DistributedDataParallel(model, gradient_as_bucket_view=bool(os.environ.get("VIEWS")), bucket_cap_mb=0.001)
+    ddp = DistributedDataParallel(layers, gradient_as_bucket_view=bool(os.environ.get("VIEWS")), bucket_cap_mb=0.001)
     if KEEPS == "groups":
         dist.new_group([0, 1])
     for step in training.steps(STEPS):
