@@ -255,7 +255,7 @@ class Membership:
     def _begin(self) -> None:
         """Restores the newest state that all ranks have: a snapshot that outlived their processes, or a checkpoint."""
         snapshots, newest = self._rank.snapshots, self._checkpoints.newest()
-        step = next((step for step in snapshots.common() if step >= newest and not self._restored(step)), None)
+        step = next((step for step in snapshots.common() if step >= newest and self._is_restored(step)), None)
         if step is None:
             snapshots.forget()
             step = self._read_newest()
@@ -266,10 +266,10 @@ class Membership:
             self._rank.gate.complete(step)
         self._note_lost_steps(step)
 
-    def _restored(self, step: int) -> str:
+    def _is_restored(self, step: int) -> bool:
         if problem := self._rank.snapshots.restore(step):
             log.warning("%s; an earlier state is taken", problem)
-        return problem
+        return not problem
 
     def _note_lost_steps(self, step: int) -> None:
         furthest = self._step_log.last_step()

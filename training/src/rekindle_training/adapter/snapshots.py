@@ -211,7 +211,7 @@ class Snapshots:
         try:
             self._taken = self._begun(self._memory, step, gathers)
         except FAILURES as error:
-            log.warning("snapshot after step %d not taken: %s", step, in_words(error))
+            _not_taken(step, error)
             return
         self._worker = threading.Thread(
             target=self._complete, args=(self._memory, self._taken, self._lines), name="rekindle-snapshot", daemon=True
@@ -275,7 +275,7 @@ class Snapshots:
                 _copy(taken.later)
             is_whole = versions([local(tensor) for tensor, _ in taken.later]) == taken.versions
         except FAILURES as error:
-            log.warning("snapshot after step %d not taken: %s", taken.step, in_words(error))
+            _not_taken(taken.step, error)
             return
         finally:
             taken.copied.set()
@@ -397,6 +397,10 @@ def _gathered(mine: Any) -> list[Any]:
     said: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(said, mine)
     return said
+
+
+def _not_taken(step: int, error: BaseException) -> None:
+    log.warning("snapshot after step %d not taken: %s", step, in_words(error))
 
 
 def _send(lines: SnapshotLines, copy: Copy) -> None:
