@@ -20,6 +20,7 @@ from tests.training.gateway_service import GatewayPeer
 from tests.training.job import PODS, RANKS_PER_POD, WORLD, Job
 from tests.training.standalone import Standalone, last_words
 from tests.training.test_dead_managers import replaced_manager
+from tests.training.test_last_checkpoint import restarted
 
 SCRIPT = str(Path(__file__).with_name("scripts").joinpath("sharded.py"))
 UNIQUE: dict[str, Any] = {"UNIQUE": "accepted"}
@@ -91,6 +92,22 @@ async def test_processes_that_start_again_in_their_pods_begin_at_a_snapshot(
     assert (await status(gateway))[:2] == ("exit", 0)
     first = await gateway.report("ReportProgress", 2)
     assert (first.step, first.steps_lost) == (7, done - 6)
+    assert await sharded.codes() == {0, -signal.SIGKILL}
+    assert last_words(sharded.outputs()) == await finals(beside)
+
+
+async def test_a_last_checkpoint_is_written_from_snapshots(sharded: Job, gateway: GatewayPeer, beside: Standalone) -> None:
+    """The ranks that are left go back to their snapshots, and write those that they keep of the lost pod. The job that is
+    restarted reads the checkpoint, and has no pod that was there before."""
+    await sharded.start()
+    await sharded.reached(7)
+    await sharded.lose("worker-1")
+    await all_lost(gateway, 2, 3)
+    assert await opened(gateway, 2, 3) == ["recover", "dump", "exit"]
+    await gateway.dump()
+    assert await status(gateway) == ("dump", 0, "the state after step 6 is saved by 2 of 4 ranks: there was no checkpoint")
+    await restarted(sharded)
+    assert (await gateway.report("ReportProgress", 2)).step == 7
     assert await sharded.codes() == {0, -signal.SIGKILL}
     assert last_words(sharded.outputs()) == await finals(beside)
 

@@ -30,7 +30,9 @@ from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.sharding import local
 from rekindle_training.adapter.skeleton import Slot, destinations, put_together, slot_of, taken_apart
 from rekindle_training.adapter.snapshot_lines import Address, SnapshotLines
+from rekindle_training.adapter.state import StateMismatch
 from rekindle_training.adapter.trained import Trained
+from rekindle_training.adapter.wards import Ward
 from rekindle_training.environment import RankEnvironment
 from rekindle_training.snapshot_memory import Copy, Kind, SnapshotMemory
 from rekindle_wire.training_pb2 import Snapshot
@@ -330,6 +332,22 @@ class Snapshots:
         log.info("snapshot restored", extra={"step": step, "seconds": round(time.monotonic() - began, 3)})
         return ""
 
+    def go_back_alone(self, step: int) -> None:
+        """Restores the state of this rank after this step. Raises StateMismatch if no good snapshot of it is here."""
+        self.settle()
+        own = None if self._memory is None else self._checked(self._memory, Kind.OWN, self._rank, step)
+        if own is None:
+            raise StateMismatch(f"rank {self._rank} has no good snapshot of itself after step {step}")
+        self._place(own)
+
+    def ward(self, rank: int, step: int) -> Ward:
+        """Returns the state of another rank. Raises StateMismatch if no good snapshot of it is here."""
+        content = None if self._memory is None else self._checked(self._memory, Kind.KEPT, rank, step)
+        if content is None:
+            raise StateMismatch(f"rank {self._rank} keeps no good snapshot of rank {rank} after step {step}")
+        skeleton, slots, own, parts = _opened(content)
+        return Ward(rank, skeleton, slots, [_tensor(slot, part) for slot, part in zip(slots, parts, strict=True)], own)
+
     def forget(self) -> None:
         """Drops all snapshots, because training has begun at a checkpoint."""
         if self._memory is not None:
@@ -368,15 +386,13 @@ class Snapshots:
         return content
 
     def _place(self, content: memoryview) -> None:
-        (length,) = _HEAD.unpack_from(content)
-        skeleton, slots, mine = pickle.loads(content[_HEAD.size : _HEAD.size + length])  # written by a process of this rank
+        skeleton, slots, own, parts = _opened(content)
         tensors = destinations(skeleton, slots, self._trained.collect())
         with torch.no_grad():
-            for tensor, slot, offset in zip(tensors, slots, _offsets(length, slots)[:-1], strict=True):
-                if slot.bytes:
-                    in_memory(tensor).view(torch.uint8).copy_(_part(content, slot, offset))
+            for tensor, part in zip(tensors, parts, strict=True):
+                if part.numel():
+                    in_memory(tensor).view(torch.uint8).copy_(part)
         self._trained.place(put_together(skeleton, tensors))
-        own: Own = mine
         self._trained.put_own(own)
 
 
@@ -435,7 +451,22 @@ def _aligned(size: int) -> int:
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
+def _opened(content: memoryview) -> tuple[Any, list[Slot], Own, list[torch.Tensor]]:
+    """Returns the skeleton of a snapshot, its slots, what only its rank has, and the bytes of each tensor."""
+    (length,) = _HEAD.unpack_from(content)
+    skeleton, slots, own = pickle.loads(content[_HEAD.size : _HEAD.size + length])  # written by a process of the same job
+    parts = [_part(content, slot, offset) for slot, offset in zip(slots, _offsets(length, slots)[:-1], strict=True)]
+    return skeleton, slots, own, parts
+
+
+def _tensor(slot: Slot, part: torch.Tensor) -> torch.Tensor:
+    elements = part.view(slot.dtype)
+    return elements.as_strided(slot.shape, slot.strides) if slot.strides else elements.view(slot.shape)
+
+
 def _part(content: memoryview, slot: Slot, offset: int) -> torch.Tensor:
+    if not slot.bytes:
+        return torch.empty(0, dtype=torch.uint8, device="cpu")
     return torch.frombuffer(content, dtype=torch.uint8, count=slot.bytes, offset=offset)
 
 
