@@ -11,7 +11,7 @@ import pytest
 
 from rekindle_training.adapter.host_memory import GIB, Need, TooLarge, refuse_too_large
 from rekindle_training.adapter.keepers import Domain, SameDomain, keepers
-from rekindle_training.manager.repair import plan_of_snapshots
+from rekindle_training.manager.repair import can_go_back, plan_of_snapshots
 from rekindle_training.manager.replacements import CannotRepair
 from rekindle_training.snapshot_memory import Kind, SnapshotMemory
 from rekindle_wire.training_pb2 import Snapshot, Standing
@@ -221,6 +221,15 @@ def test_a_rank_that_is_lost_with_its_keeper_leads_to_the_next_mode() -> None:
     }
     with pytest.raises(CannotRepair, match=r"no rank that is left holds the shard of rank 1, and no snapshot of rank 1 is left"):
         plan_of_snapshots(standing, {}, "no rank that is left holds the shard of rank 1")
+
+
+def test_where_no_rank_has_snapshots_nobody_goes_back() -> None:
+    """All processes of a job without snapshots may be gone: no other ones are started to look for them."""
+    gone = {rank: Standing(place=Standing.LOST) for rank in range(2)}
+    assert not can_go_back(gone, gone.keys(), in_place=True)
+    has = {**gone, 0: Standing(step=7, snapshots=[Snapshot(rank=0, step=6)])}
+    assert can_go_back(has, {1}, in_place=True)
+    assert not can_go_back(has, {1}, in_place=False)
 
 
 def test_a_loop_that_has_left_a_step_behind_is_not_taken_back_there() -> None:

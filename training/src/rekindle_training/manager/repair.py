@@ -65,10 +65,9 @@ def can_go_back(standing: Mapping[int, Standing], vacant: Collection[int], *, in
         vacant: ranks of which the processes are gone.
         in_place: True if the memory of the pods of these ranks may be left.
     """
-    held = snapshots(standing)
-    return not any(at.final for at in standing.values()) and all(
-        steps or (in_place and rank in vacant) for rank, steps in held.items()
-    )
+    if any(at.final for at in standing.values()) or not any(at.snapshots for at in standing.values()):
+        return False
+    return all(steps or (in_place and rank in vacant) for rank, steps in snapshots(standing).items())
 
 
 def snapshots(standing: Mapping[int, Standing]) -> dict[int, set[int]]:
