@@ -13,6 +13,7 @@ from rekindle_training.adapter.host_memory import GIB, Need, TooLarge, refuse_to
 from rekindle_training.adapter.keepers import Domain, SameDomain, keepers
 from rekindle_training.manager.repair import can_go_back, plan_of_snapshots
 from rekindle_training.manager.replacements import CannotRepair
+from rekindle_training.manager.reports import FAILED
 from rekindle_training.snapshot_memory import Kind, SnapshotMemory
 from rekindle_wire.training_pb2 import Snapshot, Standing
 from tests.training.dialogue import all_lost, opened, status
@@ -94,6 +95,41 @@ async def test_processes_that_start_again_in_their_pods_begin_at_a_snapshot(
     assert (first.step, first.steps_lost) == (7, done - 6)
     assert await sharded.codes() == {0, -signal.SIGKILL}
     assert last_words(sharded.outputs()) == await finals(beside)
+
+
+async def test_a_pod_that_is_lost_with_the_one_that_keeps_its_snapshots_leads_to_the_next_mode(
+    sharded: Job, gateway: GatewayPeer
+) -> None:
+    """The order is answered with the rank of which no snapshot is left. Nothing is waited for."""
+    sharded.pods = WORLD
+    await sharded.start()
+    await sharded.reached(4)
+    await sharded.lose("worker-1")
+    await sharded.lose("worker-2")
+    await all_lost(gateway, 1, 2)
+    assert "dump" not in await opened(gateway, 1, 2)
+    await gateway.elsewhere(1, 2)
+    strategy, code, info = await status(gateway)
+    assert (strategy, code) == ("recover", FAILED)
+    assert info == "no rank that is left holds the shard of rank 1, and no snapshot of rank 1 is left"
+
+
+async def test_a_loop_over_epochs_begins_again_at_a_snapshot(alone: Standalone, beside: Standalone) -> None:
+    """The snapshot is of an epoch before, where the script's loop cannot go back to. Its processes start again."""
+    faults: dict[str, Any] = {"KIND": "kill", "FAULTS": "1:6:behind"}
+    printed = await alone.run("--max-restarts=1", script=SCRIPT, EPOCHS="yes", **faults, **UNIQUE, **EVERY)
+    assert "and the loop of rank 0 can go back to no snapshot restart=1" in printed
+    log = (alone.folder / "steps" / "rank-00000.jsonl").read_text()
+    assert [log.count(f'"step": {step},') for step in (3, 4, 6)] == [1, 2, 1]
+    assert last_words(printed) == await finals(beside)
+
+
+async def test_a_spare_takes_the_rank_with_its_snapshot(alone: Standalone, beside: Standalone) -> None:
+    """It is told of the memory of the rank when it is given the rank."""
+    printed = await alone.run("--spares=1", script=SCRIPT, KIND="kill", FAULTS="1:6:backward", **UNIQUE, **EVERY)
+    assert "spare assigned to a rank" in printed
+    assert behind(printed) == [3]
+    assert last_words(printed) == await finals(beside)
 
 
 async def test_a_last_checkpoint_is_written_from_snapshots(sharded: Job, gateway: GatewayPeer, beside: Standalone) -> None:
@@ -226,10 +262,10 @@ def test_a_rank_that_is_lost_with_its_keeper_leads_to_the_next_mode() -> None:
 def test_where_no_rank_has_snapshots_nobody_goes_back() -> None:
     """All processes of a job without snapshots may be gone: no other ones are started to look for them."""
     gone = {rank: Standing(place=Standing.LOST) for rank in range(2)}
-    assert not can_go_back(gone, gone.keys(), in_place=True)
+    assert not can_go_back(gone, gone.keys())
     has = {**gone, 0: Standing(step=7, snapshots=[Snapshot(rank=0, step=6)])}
-    assert can_go_back(has, {1}, in_place=True)
-    assert not can_go_back(has, {1}, in_place=False)
+    assert can_go_back(has, {1})
+    assert not can_go_back(has, {})
 
 
 def test_a_loop_that_has_left_a_step_behind_is_not_taken_back_there() -> None:
@@ -237,7 +273,7 @@ def test_a_loop_that_has_left_a_step_behind_is_not_taken_back_there() -> None:
     ranks = [Standing(step=8, earliest=6, snapshots=[Snapshot(rank=rank, step=step) for step in (5, 7)]) for rank in range(2)]
     assert plan_of_snapshots(dict(enumerate(ranks)), {}, "").step == 7
     ranks[1].earliest = 8
-    with pytest.raises(CannotRepair, match="no snapshot of rank 1 is left"):
+    with pytest.raises(CannotRepair, match="the loop of rank 1 can go back to no snapshot"):
         plan_of_snapshots(dict(enumerate(ranks)), {}, "")
 
 
