@@ -85,9 +85,9 @@ async def test_processes_that_start_again_in_their_pods_begin_at_a_snapshot(
     await sharded.start()
     await sharded.reached(7)
     await sharded.lose("worker-1")
-    done = max(sharded.steps(rank)[-1]["step"] for rank in range(WORLD))
     await all_lost(gateway, 2, 3)
     await opened(gateway, 2, 3)
+    done = max(sharded.steps(rank)[-1]["step"] for rank in range(WORLD))
     await gateway.again(1)
     await sharded.backup(1)
     assert (await status(gateway))[:2] == ("exit", 0)
@@ -209,6 +209,16 @@ async def test_pods_of_one_rack_are_refused(sharded: Job) -> None:
         "4 of 4 ranks are in rack r1, so that not each of them can have its snapshots kept in another rack" in sharded.outputs()
     )
     assert not sharded.steps(0)
+
+
+async def test_an_interval_that_differs_between_pods_is_refused(sharded: Job) -> None:
+    """The message names both ranks. None waits for the snapshots of another one."""
+    await sharded.manager()
+    await sharded.worker(0)
+    sharded.environment["REKINDLE_SNAPSHOT_EVERY"] = "5"
+    await sharded.worker(1)
+    assert 0 not in {await sharded.started[f"worker-{pod}"].code() for pod in range(PODS)}
+    assert "REKINDLE_SNAPSHOT_EVERY is 3 for rank 1 and 5 for rank 3: set the same in all pods" in sharded.outputs()
 
 
 def test_each_rank_has_its_snapshots_kept_in_another_rack() -> None:

@@ -10,7 +10,7 @@ import pickle
 import struct
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
@@ -19,13 +19,12 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from rekindle_training.adapter import host_memory
 from rekindle_training.adapter.communicator import Communicator
 from rekindle_training.adapter.copies import versions
 from rekindle_training.adapter.copying import in_memory
 from rekindle_training.adapter.failure_text import FAILURES, in_words
-from rekindle_training.adapter.host_memory import GIB, Need
-from rekindle_training.adapter.keepers import Domain, keepers
+from rekindle_training.adapter.host_memory import COPIES, GIB, Need, TooLarge, free, refuse_too_large
+from rekindle_training.adapter.keepers import Domain, SameDomain, keepers
 from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.sharding import local
 from rekindle_training.adapter.skeleton import Slot, destinations, put_together, slot_of, taken_apart
@@ -108,12 +107,15 @@ class Snapshots:
     def is_on(self) -> bool:
         return self._is_on
 
-    def join(self, *, begins: bool) -> None:
+    def join(self, *, is_first: bool) -> None:
         """Begins a generation. Called by all its ranks together.
+
+        Args:
+            is_first: True for the first one of a job. A job that has trained is not ended by where its pods are placed later.
 
         Raises:
             SameDomain: on all ranks, if one could not have its snapshots kept in another failure domain.
-            TooLarge: on all ranks of a job that begins, if the snapshots do not fit into the memory of a host.
+            TooLarge: on all ranks, if the snapshots do not fit into the memory of a host.
             RuntimeError: the other ranks could not be reached.
         """
         if self._memory is None:
@@ -123,8 +125,8 @@ class Snapshots:
         self._is_on = any(one.is_unique for one in self._said)
         if not self._is_on:
             return
-        keeper = keepers([one.domain for one in self._said])
-        if begins:
+        keeper = self._keepers(is_first=is_first)
+        if is_first and self._rank == 0:
             self._state_sizes(keeper)
         self._lines = SnapshotLines(self._memory, self._rank, self._communicator.host())
         addresses: dict[int, Address] = dict(_gathered((self._rank, self._lines.address)))
@@ -148,7 +150,7 @@ class Snapshots:
             is_unique=self._is_unique,
             bytes=self._bytes(),
             has=memory.capacity,
-            free=host_memory.free(),
+            free=free(),
             own=tuple(copy.step for copy in memory.copies(Kind.OWN) if copy.rank == self._rank),
             kept=tuple((copy.rank, copy.step) for copy in memory.copies(Kind.KEPT)),
             doubted=memory.doubted,
@@ -161,26 +163,38 @@ class Snapshots:
         fresh = [optimizer for optimizer in _optimizers(self._trained) if not optimizer.state]
         return held + sum(_moments(optimizer) for optimizer in fresh)
 
-    def _state_sizes(self, keeper: Any) -> None:
-        """Raises TooLarge. Logs what snapshots take, and where they are."""
+    def _keepers(self, *, is_first: bool) -> Mapping[int, int]:
+        """Returns the rank that keeps the snapshots of each rank. Raises as `join`."""
+        try:
+            keeper = keepers([one.domain for one in self._said])
+            self._refuse_too_large(keeper)
+        except (SameDomain, TooLarge) as error:
+            if is_first:
+                raise
+            if self._rank == 0:
+                log.warning("snapshots in the memory of their own pods only: %s", error)
+            return {}
+        return keeper
+
+    def _refuse_too_large(self, keeper: Mapping[int, int]) -> None:
         sizes = {one.domain.rank: one.bytes for one in self._said}
         ward = {kept_by: rank for rank, kept_by in keeper.items()}
-        host_memory.refuse_too_large(
+        refuse_too_large(
             Need(rank, one.domain.node, one.pod, one.bytes, sizes.get(ward.get(rank, -1), 0), one.has, *one.free)
             for one in self._said
             for rank in [one.domain.rank]
         )
-        if self._rank:
-            return
+
+    def _state_sizes(self, keeper: Mapping[int, int]) -> None:
+        sizes = {one.domain.rank: one.bytes for one in self._said}
         largest = max(sizes, key=lambda rank: sizes[rank])
-        each = host_memory.COPIES * (2 if keeper else 1)
         log.warning(  # ranks show no less, and who sees memory shrink looks for the reason
             "snapshots in memory every %d steps: %.3f GiB of rank %d, %.3f GiB of all ranks, %d copies of each",
             self._environment.snapshot_every,
             sizes[largest] / GIB,
             largest,
             sum(sizes.values()) / GIB,
-            each,
+            COPIES * (2 if keeper else 1),
         )
         if not keeper:
             log.warning("snapshots in the memory of one node only, where all ranks are: if it is lost, the checkpoint is read")

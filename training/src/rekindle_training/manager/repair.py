@@ -118,11 +118,7 @@ def lost(standing: Mapping[int, Standing], ranks: Collection[int]) -> dict[int, 
 
     State that their processes keep for other ranks counts while they live.
     """
-    return {rank: _lost(standing.get(rank, Standing())) for rank in ranks}
-
-
-def _lost(at: Standing) -> Standing:
-    return Standing(place=Standing.LOST, kept=at.kept, snapshots=at.snapshots)
+    return {rank: Standing(place=Standing.LOST, kept=standing[rank].kept if rank in standing else ()) for rank in ranks}
 
 
 async def stand(membership: Membership) -> dict[int, Standing]:
