@@ -155,7 +155,7 @@ class Writers:
             return {one: f"state of rank {one}".encode() for one in ({rank, *gone} if rank == members[-1] else {rank})}
 
         def write(rank: int, met: Meeting) -> int:
-            return self.checkpoints[rank].write_last(STEP, met, whole or members, lambda: own(rank))
+            return self.checkpoints[rank].write_last(STEP, met, whole or members, lambda: (own(rank), ()))
 
         return self.ranks.begin(members, write)
 

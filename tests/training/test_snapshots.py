@@ -11,8 +11,9 @@ import pytest
 
 from rekindle_training.adapter.host_memory import GIB, Need, TooLarge, refuse_too_large
 from rekindle_training.adapter.keepers import Domain, SameDomain, keepers
-from rekindle_training.manager.repair import plan_of_snapshots
+from rekindle_training.manager.repair import can_go_back, plan_of_snapshots
 from rekindle_training.manager.replacements import CannotRepair
+from rekindle_training.manager.reports import FAILED
 from rekindle_training.snapshot_memory import Kind, SnapshotMemory
 from rekindle_wire.training_pb2 import Snapshot, Standing
 from tests.training.dialogue import all_lost, opened, status
@@ -20,6 +21,7 @@ from tests.training.gateway_service import GatewayPeer
 from tests.training.job import PODS, RANKS_PER_POD, WORLD, Job
 from tests.training.standalone import Standalone, last_words
 from tests.training.test_dead_managers import replaced_manager
+from tests.training.test_last_checkpoint import restarted
 
 SCRIPT = str(Path(__file__).with_name("scripts").joinpath("sharded.py"))
 UNIQUE: dict[str, Any] = {"UNIQUE": "accepted"}
@@ -83,14 +85,65 @@ async def test_processes_that_start_again_in_their_pods_begin_at_a_snapshot(
     await sharded.start()
     await sharded.reached(7)
     await sharded.lose("worker-1")
-    done = max(sharded.steps(rank)[-1]["step"] for rank in range(WORLD))
     await all_lost(gateway, 2, 3)
     await opened(gateway, 2, 3)
+    done = max(sharded.steps(rank)[-1]["step"] for rank in range(WORLD))
     await gateway.again(1)
     await sharded.backup(1)
     assert (await status(gateway))[:2] == ("exit", 0)
     first = await gateway.report("ReportProgress", 2)
     assert (first.step, first.steps_lost) == (7, done - 6)
+    assert await sharded.codes() == {0, -signal.SIGKILL}
+    assert last_words(sharded.outputs()) == await finals(beside)
+
+
+async def test_a_pod_that_is_lost_with_the_one_that_keeps_its_snapshots_leads_to_the_next_mode(
+    sharded: Job, gateway: GatewayPeer
+) -> None:
+    """The order is answered with the rank of which no snapshot is left. Nothing is waited for."""
+    sharded.pods = WORLD
+    await sharded.start()
+    await sharded.reached(4)
+    await sharded.lose("worker-1")
+    await sharded.lose("worker-2")
+    await all_lost(gateway, 1, 2)
+    assert "dump" not in await opened(gateway, 1, 2)
+    await gateway.elsewhere(1, 2)
+    strategy, code, info = await status(gateway)
+    assert (strategy, code) == ("recover", FAILED)
+    assert info == "no rank that is left holds the shard of rank 1, and no snapshot of rank 1 is left"
+
+
+async def test_a_loop_over_epochs_begins_again_at_a_snapshot(alone: Standalone, beside: Standalone) -> None:
+    """The snapshot is of an epoch before, where the script's loop cannot go back to. Its processes start again."""
+    faults: dict[str, Any] = {"KIND": "kill", "FAULTS": "1:6:behind"}
+    printed = await alone.run("--max-restarts=1", script=SCRIPT, EPOCHS="yes", **faults, **UNIQUE, **EVERY)
+    assert "and the loop of rank 0 can go back to no snapshot restart=1" in printed
+    log = (alone.folder / "steps" / "rank-00000.jsonl").read_text()
+    assert [log.count(f'"step": {step},') for step in (3, 4, 6)] == [1, 2, 1]
+    assert last_words(printed) == await finals(beside)
+
+
+async def test_a_spare_takes_the_rank_with_its_snapshot(alone: Standalone, beside: Standalone) -> None:
+    """It is told of the memory of the rank when it is given the rank."""
+    printed = await alone.run("--spares=1", script=SCRIPT, KIND="kill", FAULTS="1:6:backward", **UNIQUE, **EVERY)
+    assert "spare assigned to a rank" in printed
+    assert behind(printed) == [3]
+    assert last_words(printed) == await finals(beside)
+
+
+async def test_a_last_checkpoint_is_written_from_snapshots(sharded: Job, gateway: GatewayPeer, beside: Standalone) -> None:
+    """The ranks that are left go back to their snapshots, and write those that they keep of the lost pod. The job that is
+    restarted reads the checkpoint, and has no pod that was there before."""
+    await sharded.start()
+    await sharded.reached(7)
+    await sharded.lose("worker-1")
+    await all_lost(gateway, 2, 3)
+    assert await opened(gateway, 2, 3) == ["recover", "dump", "exit"]
+    await gateway.dump()
+    assert await status(gateway) == ("dump", 0, "the state after step 6 is saved by 2 of 4 ranks: there was no checkpoint")
+    await restarted(sharded)
+    assert (await gateway.report("ReportProgress", 2)).step == 7
     assert await sharded.codes() == {0, -signal.SIGKILL}
     assert last_words(sharded.outputs()) == await finals(beside)
 
@@ -158,6 +211,16 @@ async def test_pods_of_one_rack_are_refused(sharded: Job) -> None:
     assert not sharded.steps(0)
 
 
+async def test_an_interval_that_differs_between_pods_is_refused(sharded: Job) -> None:
+    """The message names both ranks. None waits for the snapshots of another one."""
+    await sharded.manager()
+    await sharded.worker(0)
+    sharded.environment["REKINDLE_SNAPSHOT_EVERY"] = "5"
+    await sharded.worker(1)
+    assert 0 not in {await sharded.started[f"worker-{pod}"].code() for pod in range(PODS)}
+    assert "REKINDLE_SNAPSHOT_EVERY is 3 for rank 1 and 5 for rank 3: set the same in all pods" in sharded.outputs()
+
+
 def test_each_rank_has_its_snapshots_kept_in_another_rack() -> None:
     """Racks may have different numbers of nodes, as long as none has more than half of the ranks."""
     racks = ["a", "b", "a", "c", "a", "b"]
@@ -206,12 +269,21 @@ def test_a_rank_that_is_lost_with_its_keeper_leads_to_the_next_mode() -> None:
         plan_of_snapshots(standing, {}, "no rank that is left holds the shard of rank 1")
 
 
+def test_where_no_rank_has_snapshots_nobody_goes_back() -> None:
+    """All processes of a job without snapshots may be gone: no other ones are started to look for them."""
+    gone = {rank: Standing(place=Standing.LOST) for rank in range(2)}
+    assert not can_go_back(gone, gone.keys())
+    has = {**gone, 0: Standing(step=7, snapshots=[Snapshot(rank=0, step=6)])}
+    assert can_go_back(has, {1})
+    assert not can_go_back(has, {})
+
+
 def test_a_loop_that_has_left_a_step_behind_is_not_taken_back_there() -> None:
     """A rank in its second epoch cannot go back to a step of the first one."""
     ranks = [Standing(step=8, earliest=6, snapshots=[Snapshot(rank=rank, step=step) for step in (5, 7)]) for rank in range(2)]
     assert plan_of_snapshots(dict(enumerate(ranks)), {}, "").step == 7
     ranks[1].earliest = 8
-    with pytest.raises(CannotRepair, match="no snapshot of rank 1 is left"):
+    with pytest.raises(CannotRepair, match="the loop of rank 1 can go back to no snapshot"):
         plan_of_snapshots(dict(enumerate(ranks)), {}, "")
 
 

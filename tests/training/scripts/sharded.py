@@ -2,6 +2,7 @@
 `FAULTS` act on it as in `repaired.py`; with `EVALUATES` an evaluation is registered."""
 
 import hashlib
+import itertools
 import os
 import signal
 from pathlib import Path
@@ -79,7 +80,8 @@ with rekindle_training.session(model, optimizer, checkpoint_every=int(os.environ
             model(torch.ones(2, 16))
 
         training.every(2, evaluate)
-    for step in training.steps(STEPS):
+    epochs = training.epochs(STEPS // 2, 2) if "EPOCHS" in os.environ else [training.steps(STEPS)]
+    for step in itertools.chain.from_iterable(epochs):
         with step, at_least(float(os.environ.get("PACE_MS", "0")), os.environ.get("PACE_FILE", "")):
             if step % 4 == 0:
                 with torch.no_grad():

@@ -1096,12 +1096,16 @@ class Save(google.protobuf.message.Message):
     MEMBERS_FIELD_NUMBER: builtins.int
     WHOLE_FIELD_NUMBER: builtins.int
     GONE_FIELD_NUMBER: builtins.int
+    FROM_SNAPSHOTS_FIELD_NUMBER: builtins.int
+    SNAPSHOTS_FIELD_NUMBER: builtins.int
     id: builtins.str
     """One value for each try."""
     step: builtins.int
     """The state after this step is written."""
     store_port: builtins.int
     timeout_seconds: builtins.float
+    from_snapshots: builtins.bool
+    """All members go back to their snapshots behind `step` first, and write those."""
     @property
     def members(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """All ranks that take part, ascending. Each writes the state that only it has."""
@@ -1114,6 +1118,10 @@ class Save(google.protobuf.message.Message):
     def gone(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Ranks that are gone. The member that keeps the state of one of them (Kept) writes it."""
 
+    @property
+    def snapshots(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Transfer]:
+        """The members that write the snapshots of ranks that are gone: a source has that of a target."""
+
     def __init__(
         self,
         *,
@@ -1124,8 +1132,10 @@ class Save(google.protobuf.message.Message):
         members: collections.abc.Iterable[builtins.int] | None = ...,
         whole: collections.abc.Iterable[builtins.int] | None = ...,
         gone: collections.abc.Iterable[builtins.int] | None = ...,
+        from_snapshots: builtins.bool = ...,
+        snapshots: collections.abc.Iterable[Global___Transfer] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["gone", b"gone", "id", b"id", "members", b"members", "step", b"step", "store_port", b"store_port", "timeout_seconds", b"timeout_seconds", "whole", b"whole"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["from_snapshots", b"from_snapshots", "gone", b"gone", "id", b"id", "members", b"members", "snapshots", b"snapshots", "step", b"step", "store_port", b"store_port", "timeout_seconds", b"timeout_seconds", "whole", b"whole"]) -> None: ...
 
 Global___Save: typing_extensions.TypeAlias = Save
 

@@ -18,7 +18,6 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.tensor import DTensor
@@ -28,10 +27,11 @@ from rekindle_training.adapter.launcher_memory import LauncherMemory
 from rekindle_training.adapter.meeting import Meeting, MeetingFailed, nothing
 from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.sharding import Ranks
-from rekindle_training.adapter.skeleton import destinations, named, put_together, slot_of, taken_apart
+from rekindle_training.adapter.skeleton import Slot, destinations, named, put_together, slot_of, taken_apart
 from rekindle_training.adapter.state import State
 from rekindle_training.adapter.team import Team
 from rekindle_training.adapter.trained import FULLY_SHARDED, Trained
+from rekindle_training.adapter.wards import Planner, Shard, Ward
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +40,8 @@ COMMON = "common"
 _NAME = re.compile(r"step-(\d{8})")
 
 
+Kept = tuple[Mapping[int, bytes], Sequence[Ward]]
+"""State that only single ranks have, by rank; and the whole state of ranks that are gone."""
 T = TypeVar("T")
 
 
@@ -164,18 +166,24 @@ class Checkpoints:
             _write_durably(scratch / own_name(rank), mine.pickled)
 
     def _write_common(self, scratch: Path, step: int, skeleton: Any, tensors: Sequence[torch.Tensor]) -> None:
-        slots = [slot_of(tensor) for tensor in tensors]
-        content = self._kinds(), skeleton, slots, {"step": step, **self._of_modules()}
-        _write_durably(scratch / (self._part + COMMON), pickle.dumps(content))
+        self._write_kinds(scratch / (self._part + COMMON), step, skeleton, [slot_of(tensor) for tensor in tensors])
 
-    def write_last(self, step: int, meeting: Meeting, whole: Collection[int], own: Callable[[], Mapping[int, bytes]]) -> int:
+    def _write_kinds(self, path: Path, step: int, skeleton: Any, slots: Sequence[Slot]) -> None:
+        _write_durably(path, pickle.dumps((self._kinds(), skeleton, slots, {"step": step, **self._of_modules()})))
+
+    def _part_of(self, ward: Ward) -> str:
+        """Returns the beginning of the names of what only this rank, which is gone, has."""
+        return f"rank-{ward.rank:05d}." if self._part else ""
+
+    def write_last(self, step: int, meeting: Meeting, whole: Collection[int], own: Callable[[], Kept]) -> int:
         """Writes a checkpoint with the ranks of a meeting, because others are gone. It is read as any other.
 
         A checkpoint of this step that is there already is left as it is.
 
         Args:
             whole: ranks of the meeting that have the state after the step.
-            own: returns state of this rank that only it has, and that of ranks that are gone, if this one keeps it; by rank.
+            own: returns state of this rank that only it has, and that of ranks that are gone, if this one keeps it, by rank; and
+                the whole state of ranks of which this one keeps the snapshots.
 
         Returns:
             The step of the newest checkpoint that was there before. 0: none was.
@@ -195,7 +203,7 @@ class Checkpoints:
             raise
 
     def _write_last_into(
-        self, scratch: Path, step: int, meeting: Meeting, whole: Collection[int], own: Callable[[], Mapping[int, bytes]]
+        self, scratch: Path, step: int, meeting: Meeting, whole: Collection[int], own: Callable[[], Kept]
     ) -> int:
         """Does all work in the meeting, so that no rank waits for one that has failed.
 
@@ -203,7 +211,7 @@ class Checkpoints:
             scratch: folder of the first rank. No other try writes there, so that a process that was given up spoils nothing.
         """
         is_whole = self._rank in whole
-        taken: list[tuple[Mapping[int, bytes], Any, list[torch.Tensor]]] = []
+        taken: list[tuple[Kept, Any, list[torch.Tensor]]] = []
 
         def begin() -> tuple[int, str]:
             taken.append((own(), *taken_apart(self._trained.collect() if is_whole else {})))
@@ -214,12 +222,15 @@ class Checkpoints:
         if before == step:
             return before
         scratch = self._folder / name
-        mine, skeleton, tensors = taken[0]
-        save_tensors(self._named(skeleton, tensors), _Writer(scratch), meeting)
+        (mine, wards), skeleton, tensors = taken[0]
+        shards = [shard for ward in wards for shard in ward.shards(self._part_of(ward))]
+        save_tensors(self._named(skeleton, tensors), _Writer(scratch), meeting, shards)
 
         def write_pickled() -> None:
             if is_whole and self._rank == min(self._replicas & frozenset(whole)):
                 self._write_common(scratch, step, skeleton, tensors)
+            for ward in wards if self._part else ():
+                self._write_kinds(scratch / (self._part_of(ward) + COMMON), step, ward.skeleton, ward.slots)
             for rank, content in mine.items():
                 _write_durably(scratch / own_name(rank), content)
 
@@ -370,9 +381,15 @@ def _said_by_torch(error: CheckpointException) -> str:
     return f"rank {rank}: {failure if type(failure) is RuntimeError else in_words(failure)}"
 
 
-def save_tensors(tensors: Mapping[str, Any], writer: dcp.FileSystemWriter, meeting: Meeting) -> None:
-    """Does what `dcp.save` does, with the ranks of a meeting and without a process group."""
-    planner, found = DefaultSavePlanner(), list[Metadata]()
+def save_tensors(
+    tensors: Mapping[str, Any], writer: dcp.FileSystemWriter, meeting: Meeting, shards: Sequence[Shard] = ()
+) -> None:
+    """Does what `dcp.save` does, with the ranks of a meeting and without a process group.
+
+    Args:
+        shards: of ranks that are gone, which this one writes.
+    """
+    planner, found = Planner(shards), list[Metadata]()
 
     def plan() -> SavePlan:
         planner.set_up_planner(dict(tensors), storage_meta=writer.storage_meta(), is_coordinator=meeting.leads)

@@ -7,6 +7,7 @@ one that keeps it.
 
 import logging
 import pickle
+from collections.abc import Mapping, Sequence
 
 import torch.distributed as dist
 
@@ -18,6 +19,7 @@ from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.rank import Rank
 from rekindle_training.adapter.state import StateMismatch
 from rekindle_training.adapter.step import Attempts
+from rekindle_training.adapter.wards import Ward
 from rekindle_wire.training_pb2 import Save, Saved
 
 log = logging.getLogger(__name__)
@@ -55,9 +57,21 @@ class LastCheckpoint:
             raise CheckpointNotWritten(
                 "the script keeps its own checkpoints, session(checkpoints=...), and only all ranks together write them"
             )
-        return self._checkpoints.write_last(
-            order.step, self._meeting(order), tuple(order.whole), lambda: {**self._kept(order), **self._mine(order)}
-        )
+        return self._checkpoints.write_last(order.step, self._meeting(order), tuple(order.whole), lambda: self._state(order))
+
+    def _state(self, order: Save) -> tuple[Mapping[int, bytes], Sequence[Ward]]:
+        """Returns what only single ranks have, and the state of ranks that are gone, as far as this rank writes it."""
+        if not order.from_snapshots:
+            return {**self._kept(order), **self._mine(order)}, ()
+        rank = self._rank
+        rank.sharded.reshard()
+        rank.snapshots.go_back_alone(order.step)
+        rank.gate.complete(order.step)
+        self._attempts.forget()
+        self._attempts.leave_own(order.step)
+        here = rank.environment.rank
+        wards = [rank.snapshots.ward(one.target, order.step) for one in order.snapshots if one.source == here]
+        return {here: rank.trained.take_own().pickled, **{ward.rank: ward.own.pickled for ward in wards}}, wards
 
     def _mine(self, order: Save) -> dict[int, bytes]:
         """Returns the state after the step that only this rank has, and that of each rank whose share it carries."""

@@ -376,6 +376,7 @@ class Training:
         self._stretches.end(time.time())
         while not self._has_left():
             self._cross(self.step)
+        self._rank.snapshots.close()
         self._refuse_early_end()
         if not self._loops:
             log.warning(

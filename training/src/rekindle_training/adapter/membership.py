@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 import torch.distributed as dist
 
+from rekindle_training import names
 from rekindle_training.adapter import communicator, copying, own
 from rekindle_training.adapter.checkpoint import Checkpoints, CheckpointStore, CheckpointUnreadable
 from rekindle_training.adapter.digest import digest
@@ -151,9 +152,11 @@ class Membership:
         return next((transfer.source for transfer in wish.rebuild.transfers if transfer.target == self._number), None)
 
     def _bring_up_to_date(self, wish: Join) -> None:
-        self._rank.snapshots.join(begins=wish.rebuild.begins)
         if wish.rebuild.begins:
             self._compare_replicas()
+        is_first = wish.rebuild.begins and wish.generation == 1 and self._rank.environment.job_generation == "0"
+        self._rank.snapshots.join(is_first=is_first)
+        if wish.rebuild.begins:
             self._begin()
             self.lost = False
         elif wish.rebuild.from_snapshots:
@@ -213,10 +216,18 @@ class Membership:
         return self._attempts.own_behind(wish.rebuild.step)
 
     def _compare_replicas(self) -> None:
-        """Raises ValueError where two ranks disagree on whether they hold the same."""
-        held: list[tuple[int, ...]] = [()] * self._rank.environment.world_size
-        dist.all_gather_object(held, self._rank.replicas)
-        refuse_contradiction(held)
+        """Raises ValueError where two ranks disagree on whether they hold the same, or on when they take snapshots."""
+        here = self._rank.environment
+        said: list[tuple[tuple[int, ...], int | None]] = [((), None)] * here.world_size
+        dist.all_gather_object(said, (self._rank.replicas, here.snapshot_every))
+        refuse_contradiction([held for held, _ in said])
+        intervals = {every: rank for rank, (_, every) in enumerate(said)}
+        if len(intervals) > 1:
+            (one, first), (other, second), *_ = intervals.items()
+            raise ValueError(
+                f"{names.SNAPSHOT_EVERY} is {one or 'not set'} for rank {first} and {other or 'not set'} for rank {second}: "
+                "set the same in all pods, or nothing"
+            )
 
     def _read_newest(self) -> int:
         """Reads the newest readable checkpoint and returns its step. 0: there is none.
@@ -255,7 +266,7 @@ class Membership:
     def _begin(self) -> None:
         """Restores the newest state that all ranks have: a snapshot that outlived their processes, or a checkpoint."""
         snapshots, newest = self._rank.snapshots, self._checkpoints.newest()
-        step = next((step for step in snapshots.common() if step >= newest and not self._restored(step)), None)
+        step = next((step for step in snapshots.common() if step >= newest and self._is_restored(step)), None)
         if step is None:
             snapshots.forget()
             step = self._read_newest()
@@ -266,10 +277,10 @@ class Membership:
             self._rank.gate.complete(step)
         self._note_lost_steps(step)
 
-    def _restored(self, step: int) -> str:
+    def _is_restored(self, step: int) -> bool:
         if problem := self._rank.snapshots.restore(step):
             log.warning("%s; an earlier state is taken", problem)
-        return problem
+        return not problem
 
     def _note_lost_steps(self, step: int) -> None:
         furthest = self._step_log.last_step()

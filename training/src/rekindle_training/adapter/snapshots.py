@@ -10,7 +10,7 @@ import pickle
 import struct
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
@@ -19,18 +19,19 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from rekindle_training.adapter import host_memory
 from rekindle_training.adapter.communicator import Communicator
 from rekindle_training.adapter.copies import versions
 from rekindle_training.adapter.copying import in_memory
 from rekindle_training.adapter.failure_text import FAILURES, in_words
-from rekindle_training.adapter.host_memory import GIB, Need
-from rekindle_training.adapter.keepers import Domain, keepers
+from rekindle_training.adapter.host_memory import COPIES, GIB, Need, TooLarge, free, refuse_too_large
+from rekindle_training.adapter.keepers import Domain, SameDomain, keepers
 from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.sharding import local
 from rekindle_training.adapter.skeleton import Slot, destinations, put_together, slot_of, taken_apart
 from rekindle_training.adapter.snapshot_lines import Address, SnapshotLines
+from rekindle_training.adapter.state import StateMismatch
 from rekindle_training.adapter.trained import Trained
+from rekindle_training.adapter.wards import Ward
 from rekindle_training.environment import RankEnvironment
 from rekindle_training.snapshot_memory import Copy, Kind, SnapshotMemory
 from rekindle_wire.training_pb2 import Snapshot
@@ -106,12 +107,15 @@ class Snapshots:
     def is_on(self) -> bool:
         return self._is_on
 
-    def join(self, *, begins: bool) -> None:
+    def join(self, *, is_first: bool) -> None:
         """Begins a generation. Called by all its ranks together.
+
+        Args:
+            is_first: True for the first one of a job. A job that has trained is not ended by where its pods are placed later.
 
         Raises:
             SameDomain: on all ranks, if one could not have its snapshots kept in another failure domain.
-            TooLarge: on all ranks of a job that begins, if the snapshots do not fit into the memory of a host.
+            TooLarge: on all ranks, if the snapshots do not fit into the memory of a host.
             RuntimeError: the other ranks could not be reached.
         """
         if self._memory is None:
@@ -121,8 +125,8 @@ class Snapshots:
         self._is_on = any(one.is_unique for one in self._said)
         if not self._is_on:
             return
-        keeper = keepers([one.domain for one in self._said])
-        if begins:
+        keeper = self._keepers(is_first=is_first)
+        if is_first and self._rank == 0:
             self._state_sizes(keeper)
         self._lines = SnapshotLines(self._memory, self._rank, self._communicator.host())
         addresses: dict[int, Address] = dict(_gathered((self._rank, self._lines.address)))
@@ -146,7 +150,7 @@ class Snapshots:
             is_unique=self._is_unique,
             bytes=self._bytes(),
             has=memory.capacity,
-            free=host_memory.free(),
+            free=free(),
             own=tuple(copy.step for copy in memory.copies(Kind.OWN) if copy.rank == self._rank),
             kept=tuple((copy.rank, copy.step) for copy in memory.copies(Kind.KEPT)),
             doubted=memory.doubted,
@@ -159,26 +163,38 @@ class Snapshots:
         fresh = [optimizer for optimizer in _optimizers(self._trained) if not optimizer.state]
         return held + sum(_moments(optimizer) for optimizer in fresh)
 
-    def _state_sizes(self, keeper: Any) -> None:
-        """Raises TooLarge. Logs what snapshots take, and where they are."""
+    def _keepers(self, *, is_first: bool) -> Mapping[int, int]:
+        """Returns the rank that keeps the snapshots of each rank. Raises as `join`."""
+        try:
+            keeper = keepers([one.domain for one in self._said])
+            self._refuse_too_large(keeper)
+        except (SameDomain, TooLarge) as error:
+            if is_first:
+                raise
+            if self._rank == 0:
+                log.warning("snapshots in the memory of their own pods only: %s", error)
+            return {}
+        return keeper
+
+    def _refuse_too_large(self, keeper: Mapping[int, int]) -> None:
         sizes = {one.domain.rank: one.bytes for one in self._said}
         ward = {kept_by: rank for rank, kept_by in keeper.items()}
-        host_memory.refuse_too_large(
+        refuse_too_large(
             Need(rank, one.domain.node, one.pod, one.bytes, sizes.get(ward.get(rank, -1), 0), one.has, *one.free)
             for one in self._said
             for rank in [one.domain.rank]
         )
-        if self._rank:
-            return
+
+    def _state_sizes(self, keeper: Mapping[int, int]) -> None:
+        sizes = {one.domain.rank: one.bytes for one in self._said}
         largest = max(sizes, key=lambda rank: sizes[rank])
-        each = host_memory.COPIES * (2 if keeper else 1)
         log.warning(  # ranks show no less, and who sees memory shrink looks for the reason
             "snapshots in memory every %d steps: %.3f GiB of rank %d, %.3f GiB of all ranks, %d copies of each",
             self._environment.snapshot_every,
             sizes[largest] / GIB,
             largest,
             sum(sizes.values()) / GIB,
-            each,
+            COPIES * (2 if keeper else 1),
         )
         if not keeper:
             log.warning("snapshots in the memory of one node only, where all ranks are: if it is lost, the checkpoint is read")
@@ -211,7 +227,7 @@ class Snapshots:
         try:
             self._taken = self._begun(self._memory, step, gathers)
         except FAILURES as error:
-            log.warning("snapshot after step %d not taken: %s", step, in_words(error))
+            _not_taken(step, error)
             return
         self._worker = threading.Thread(
             target=self._complete, args=(self._memory, self._taken, self._lines), name="rekindle-snapshot", daemon=True
@@ -275,7 +291,7 @@ class Snapshots:
                 _copy(taken.later)
             is_whole = versions([local(tensor) for tensor, _ in taken.later]) == taken.versions
         except FAILURES as error:
-            log.warning("snapshot after step %d not taken: %s", taken.step, in_words(error))
+            _not_taken(taken.step, error)
             return
         finally:
             taken.copied.set()
@@ -330,6 +346,22 @@ class Snapshots:
         log.info("snapshot restored", extra={"step": step, "seconds": round(time.monotonic() - began, 3)})
         return ""
 
+    def go_back_alone(self, step: int) -> None:
+        """Restores the state of this rank after this step. Raises StateMismatch if no good snapshot of it is here."""
+        self.settle()
+        own = None if self._memory is None else self._checked(self._memory, Kind.OWN, self._rank, step)
+        if own is None:
+            raise StateMismatch(f"rank {self._rank} has no good snapshot of itself after step {step}")
+        self._place(own)
+
+    def ward(self, rank: int, step: int) -> Ward:
+        """Returns the state of another rank. Raises StateMismatch if no good snapshot of it is here."""
+        content = None if self._memory is None else self._checked(self._memory, Kind.KEPT, rank, step)
+        if content is None:
+            raise StateMismatch(f"rank {self._rank} keeps no good snapshot of rank {rank} after step {step}")
+        skeleton, slots, own, parts = _opened(content)
+        return Ward(rank, skeleton, slots, [_tensor(slot, part) for slot, part in zip(slots, parts, strict=True)], own)
+
     def forget(self) -> None:
         """Drops all snapshots, because training has begun at a checkpoint."""
         if self._memory is not None:
@@ -368,15 +400,13 @@ class Snapshots:
         return content
 
     def _place(self, content: memoryview) -> None:
-        (length,) = _HEAD.unpack_from(content)
-        skeleton, slots, mine = pickle.loads(content[_HEAD.size : _HEAD.size + length])  # written by a process of this rank
+        skeleton, slots, own, parts = _opened(content)
         tensors = destinations(skeleton, slots, self._trained.collect())
         with torch.no_grad():
-            for tensor, slot, offset in zip(tensors, slots, _offsets(length, slots)[:-1], strict=True):
-                if slot.bytes:
-                    in_memory(tensor).view(torch.uint8).copy_(_part(content, slot, offset))
+            for tensor, part in zip(tensors, parts, strict=True):
+                if part.numel():
+                    in_memory(tensor).view(torch.uint8).copy_(part)
         self._trained.place(put_together(skeleton, tensors))
-        own: Own = mine
         self._trained.put_own(own)
 
 
@@ -397,6 +427,10 @@ def _gathered(mine: Any) -> list[Any]:
     said: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(said, mine)
     return said
+
+
+def _not_taken(step: int, error: BaseException) -> None:
+    log.warning("snapshot after step %d not taken: %s", step, in_words(error))
 
 
 def _send(lines: SnapshotLines, copy: Copy) -> None:
@@ -431,7 +465,22 @@ def _aligned(size: int) -> int:
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
+def _opened(content: memoryview) -> tuple[Any, list[Slot], Own, list[torch.Tensor]]:
+    """Returns the skeleton of a snapshot, its slots, what only its rank has, and the bytes of each tensor."""
+    (length,) = _HEAD.unpack_from(content)
+    skeleton, slots, own = pickle.loads(content[_HEAD.size : _HEAD.size + length])  # written by a process of the same job
+    parts = [_part(content, slot, offset) for slot, offset in zip(slots, _offsets(length, slots)[:-1], strict=True)]
+    return skeleton, slots, own, parts
+
+
+def _tensor(slot: Slot, part: torch.Tensor) -> torch.Tensor:
+    elements = part.view(slot.dtype)
+    return elements.as_strided(slot.shape, slot.strides) if slot.strides else elements.view(slot.shape)
+
+
 def _part(content: memoryview, slot: Slot, offset: int) -> torch.Tensor:
+    if not slot.bytes:
+        return torch.empty(0, dtype=torch.uint8, device="cpu")
     return torch.frombuffer(content, dtype=torch.uint8, count=slot.bytes, offset=offset)
 
 

@@ -29,7 +29,8 @@ exit codes:
 environment:
   PET_<FLAG>                 a flag that the command line does not have, as with torchrun
   REKINDLE_JOB_DIR           where checkpoints lie; by default the current directory
-  REKINDLE_CHECKPOINT_EVERY  steps between two of them, for scripts that do not say it"""
+  REKINDLE_CHECKPOINT_EVERY  steps between two of them, for scripts that do not say it
+  REKINDLE_SNAPSHOT_EVERY    steps between snapshots in memory of shards that one rank alone holds; by default none"""
 
 PREFIX = "PET_"
 """Prefix of torchrun's variables. Each variable stands for the flag of its name."""

@@ -14,9 +14,9 @@ from rekindle_training.manager.membership import Membership
 from rekindle_training.manager.procedures import Plan
 from rekindle_training.manager.rank_process import RankLost, StepFailed
 from rekindle_training.manager.rendezvous_store import Store
-from rekindle_training.manager.repair import lost, plan, refuse_final, stand
+from rekindle_training.manager.repair import lost, plan, plan_of_snapshots, refuse_final, stand
 from rekindle_training.manager.replacements import CannotRepair
-from rekindle_wire.training_pb2 import ManagerMessage, RankMessage, Save, Standing
+from rekindle_wire.training_pb2 import ManagerMessage, RankMessage, Save, Standing, Transfer
 
 log = logging.getLogger(__name__)
 
@@ -52,9 +52,15 @@ def plan_of_save(membership: Membership, standing: Mapping[int, Standing]) -> Pl
     """
     refuse_final(membership)
     gone = membership.vacant
-    found = plan({**standing, **lost(standing, gone)})
+    positions = {**standing, **lost(standing, gone)}
+    try:
+        found = plan(positions)
+    except CannotRepair as error:
+        found = plan_of_snapshots(positions, {}, str(error))
     if not found.step:
         raise CannotRepair("no step is completed, so there is nothing to save")
+    if found.from_snapshots:
+        return found
     if unkept := sorted(gone - found.own_states.keys()):
         raise CannotRepair(f"no rank that is left keeps the random numbers and the data position of rank {unkept[0]}")
     return found
@@ -94,6 +100,8 @@ async def _tried(membership: Membership, store: Store, standing: Mapping[int, St
         members=members,
         whole=[rank for rank in members if rank not in broken],
         gone=sorted(membership.vacant),
+        from_snapshots=found.from_snapshots,
+        snapshots=_keepers(standing, membership.vacant, found.step) if found.from_snapshots else (),
     )
     log.info("last checkpoint ordered", extra={"step": found.step, "ranks": members, "gone": list(order.gone)})
     message = ManagerMessage(generation=membership.generation, save=order)
@@ -103,6 +111,12 @@ async def _tried(membership: Membership, store: Store, standing: Mapping[int, St
             await stand(membership)  # others may wait for that rank; the first of them removes what was written
         raise CannotRepair(problem)
     return Written(found.step, len(members), membership.world_size, asked[members[0]].result().saved.before)
+
+
+def _keepers(standing: Mapping[int, Standing], gone: Collection[int], step: int) -> list[Transfer]:
+    """Returns for each rank that is gone one that keeps its snapshot."""
+    found = {one.rank: rank for rank, at in sorted(standing.items()) for one in at.snapshots if one.step == step}
+    return [Transfer(source=found[rank], target=rank) for rank in sorted(gone)]
 
 
 async def _first_problem(asked: Collection[asyncio.Future[RankMessage]]) -> str:

@@ -316,7 +316,7 @@ class Recovery:
         """Returns the strategies that can be carried out now. Any live rank can repeat the step, announced as faulty or not."""
         membership, vacant = self._means.membership, self._means.membership.vacant
         positions = {**standing, **{rank: Standing(place=Standing.LOST) for rank in vacant}}
-        goes_back = not membership.missing and can_go_back(positions, vacant, in_place=True)
+        goes_back = not membership.missing and can_go_back(positions, vacant)
         if not (_succeeds(lambda: refuse_final(membership)) and (goes_back or _succeeds(lambda: plan(positions)))):
             return []
         repairs = [RECOVER] if vacant else [RETRY, RECOVER]

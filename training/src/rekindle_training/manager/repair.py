@@ -57,18 +57,19 @@ def plan(standing: Mapping[int, Standing]) -> Plan:
         raise CannotRepair(str(error)) from None
 
 
-def can_go_back(standing: Mapping[int, Standing], vacant: Collection[int], *, in_place: bool) -> bool:
+def have_snapshots(standing: Mapping[int, Standing]) -> bool:
+    """Returns whether ranks may go back to snapshots. They do not where one of them says that no repair helps."""
+    return any(at.snapshots for at in standing.values()) and not any(at.final for at in standing.values())
+
+
+def can_go_back(standing: Mapping[int, Standing], vacant: Collection[int]) -> bool:
     """Returns whether all ranks may have a snapshot of one step.
 
     Args:
         standing: position of each rank.
-        vacant: ranks of which the processes are gone.
-        in_place: True if the memory of the pods of these ranks may be left.
+        vacant: ranks of which the processes are gone. The memory of their pods may have their snapshots.
     """
-    held = snapshots(standing)
-    return not any(at.final for at in standing.values()) and all(
-        steps or (in_place and rank in vacant) for rank, steps in held.items()
-    )
+    return have_snapshots(standing) and all(steps or rank in vacant for rank, steps in snapshots(standing).items())
 
 
 def snapshots(standing: Mapping[int, Standing]) -> dict[int, set[int]]:
@@ -93,8 +94,12 @@ def plan_of_snapshots(standing: Mapping[int, Standing], left: Mapping[int, Colle
     """
     held = snapshots(standing)
     steps = {rank: found | set(left.get(rank, ())) for rank, found in held.items()}
-    if without := sorted(rank for rank, its in steps.items() if not its):
-        raise CannotRepair(f"{reason}, and no snapshot of rank {without[0]} is left")
+    if without := sorted((at.place != Standing.LOST, rank) for rank, at in standing.items() if not steps[rank]):
+        lives, rank = without[0]
+        raise CannotRepair(
+            f"{reason}, and "
+            + (f"the loop of rank {rank} can go back to no snapshot" if lives else f"no snapshot of rank {rank} is left")
+        )
     common = set[int].intersection(*steps.values())
     if not common:
         raise CannotRepair(f"{reason}, and the ranks have no snapshots of one step")
@@ -113,11 +118,7 @@ def lost(standing: Mapping[int, Standing], ranks: Collection[int]) -> dict[int, 
 
     State that their processes keep for other ranks counts while they live.
     """
-    return {rank: _lost(standing.get(rank, Standing())) for rank in ranks}
-
-
-def _lost(at: Standing) -> Standing:
-    return Standing(place=Standing.LOST, kept=at.kept, snapshots=at.snapshots)
+    return {rank: Standing(place=Standing.LOST, kept=standing[rank].kept if rank in standing else ()) for rank in ranks}
 
 
 async def stand(membership: Membership) -> dict[int, Standing]:
@@ -233,10 +234,11 @@ class Repair:
         try:
             found = replace(plan(positions), stands=self._stands)
         except CannotRepair as error:
-            in_place = isinstance(self._successors, InPlace)
-            if leaving or membership.missing or not can_go_back(positions, replaced, in_place=in_place):
+            if leaving or membership.missing or not have_snapshots(positions):
                 raise
-            return error
+            if replaced and isinstance(self._successors, InPlace):  # the memory of their pods is known when they are there
+                return error
+            found = replace(plan_of_snapshots(positions, {}, str(error)), stands=self._stands)
         if leaving or membership.missing:
             found = self._shared_out(found, standing, replaced, leaving)
         self._decided(standing, found)
