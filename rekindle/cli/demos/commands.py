@@ -286,9 +286,13 @@ def check_pod_rank(options: SubHealth) -> None:
         raise BadInput(f"--pod-rank: {options.pod_rank} is not accepted, use 0 to {options.pods - 1}")
 
 
+def check_rank(rank: int) -> None:
+    if not 0 <= rank < RANKS:
+        raise BadInput(f"--rank: {rank} is not accepted, use 0 to {RANKS - 1}")
+
+
 def _check_struck(struck: Struck) -> None:
-    if not 0 <= struck.rank < RANKS:
-        raise BadInput(f"--rank: {struck.rank} is not accepted, use 0 to {RANKS - 1}")
+    check_rank(struck.rank)
     if struck.ranks_at_once not in (1, 2):
         raise BadInput(f"--ranks-at-once: {struck.ranks_at_once} is not accepted, use 1 or 2")
 

@@ -69,6 +69,11 @@ class Options(Value, ABC):
         return self.pods + self.spare_nodes + int(self.standby)
 
     @property
+    def checkpoint_every(self) -> int:
+        """Number of steps between two checkpoints. 0: none is written."""
+        return CHECKPOINT_EVERY
+
+    @property
     def script(self) -> str:
         """Module that is trained."""
         return "rekindle_training.examples.gpt"
@@ -156,7 +161,7 @@ def manifest(options: Options, step_ms: float = STEP_MS, pace: Path | None = Non
 
 
 def script_arguments(options: Options) -> list[str]:
-    return [f"--steps={options.steps}", f"--seed={options.seed}", f"--checkpoint-every={CHECKPOINT_EVERY}"]
+    return [f"--steps={options.steps}", f"--seed={options.seed}", f"--checkpoint-every={options.checkpoint_every}"]
 
 
 Asked = TypeVar("Asked", bound=Options)
