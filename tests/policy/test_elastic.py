@@ -81,10 +81,11 @@ def test_a_job_that_may_not_get_smaller_waits_for_a_spare_as_any_other() -> None
 def test_the_words_about_a_small_job_say_what_it_waits_for() -> None:
     """They are those of `show`."""
     state = small(2, nodes=("node-2",))
-    assert state.small
-    assert elastic.words(JOB, state.small) == "3 of 4 replicas, since 14:02, node-2 lost, waits for one node"
-    by_hand = Small(since=NOW, missing=(2, 3), by_hand=True)
-    assert elastic.words(JOB, by_hand) == "2 of 4 replicas, since 14:02, as ordered by hand"
+    assert elastic.words(state, "14:02") == "3 of 4 replicas, since 14:02, node-2 lost, waits for one node"
+    by_hand = small(2, 3, by_hand=True)
+    assert elastic.words(by_hand, "14:02") == "2 of 4 replicas, since 14:02, as ordered by hand"
+    assert elastic.words(small(2, 3, last_try="no spare"), "14:02").endswith("waits for 2 nodes, last attempt: no spare")
+    assert elastic.words(JobState(job=JOB), "14:02") == ""
 
 
 def test_pods_that_leave_and_come_back_change_the_size_once() -> None:

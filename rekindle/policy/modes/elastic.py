@@ -73,13 +73,21 @@ def patience_for_leaving(context: RecoveryContext, pod_rank: int) -> timedelta:
     return patience_for_spare(context.job, context.small, (pod_rank,), limit) if leaves else limit
 
 
-def words(job: Job, small: Small) -> str:
-    """Describes the size of a small job: `3 of 4 replicas, since 14:02, node-2 lost, waits for one node`."""
+def words(state: JobState, since: str) -> str:
+    """Describes the size of a job: `3 of 4 replicas, since 14:02, node-2 lost, waits for one node`. Empty: it has all replicas.
+
+    Args:
+        since: time since which replicas are missing, as people read it.
+    """
+    job, small = state.job, state.small
+    if small is None:
+        return ""
     missing = len(small.missing)
     lost = f"{few(small.nodes)} lost" if small.nodes else ""
     waits = "as ordered by hand" if small.by_hand else f"waits for {'one node' if missing == 1 else f'{missing} nodes'}"
-    since = f"since {small.since:%H:%M}"
-    return ", ".join(filter(None, (f"{job.pods - missing} of {job.pods} replicas", since, lost, waits)))
+    tried = f"last attempt: {small.last_try}" if small.last_try and not small.by_hand else ""
+    parts = (f"{job.pods - missing} of {job.pods} replicas", f"since {since}", lost, waits, tried)
+    return ", ".join(filter(None, parts))
 
 
 # ---- growth
