@@ -8,7 +8,7 @@ meanwhile is announced with the first, and both pods leave.
 from temporalio import workflow
 
 from rekindle.ids import Workflows
-from rekindle.model.dialogue import Report, Strategy
+from rekindle.model.dialogue import Report, ReportKind, Strategy
 from rekindle.model.elastic import Resized
 from rekindle.model.incident import ModeRequest, RecoveryContext
 from rekindle.model.mode import Mode
@@ -19,6 +19,9 @@ from rekindle.policy.modes.mode_table import SCALE_IN_TRIES
 from workflows.left_pods import deleted
 from workflows.mode import NOTHING
 from workflows.process_level import ProcessLevel, answer
+
+CHOSEN = 201
+"""Code of an answer that names the ranks that leave with the faulty ones. Another answer follows. Source: the wire contract."""
 
 
 @workflow.defn(name=Workflows.ELASTIC_TRAINING, failure_exception_types=[Exception])
@@ -42,7 +45,7 @@ class ElasticTraining(ProcessLevel):
             pods = self._leaving()
             tries_left -= 1
             async with self.phase("training goes on with fewer pods"):
-                report = await self._without(pods)
+                pods, report = await self._without(pods)
             if not report.code:
                 return await self._small(pods, report)
             if not (tries_left and self.side.accepts_another(report.code) and await self.is_hit_again()):
@@ -56,19 +59,43 @@ class ElasticTraining(ProcessLevel):
             raise self.fails(why)
         return pods
 
-    async def _without(self, pods: tuple[int, ...]) -> Report:
+    async def _without(self, pods: tuple[int, ...]) -> tuple[tuple[int, ...], Report]:
+        """Lets training go on without these pods. Returns all pods that leave, with the last answer."""
         job, here = self.context.job, self.situation
         order = orders.change_strategy(job.id, here.attempt, Strategy.DOWNGRADE, here.announced, pods)
-        return await self.carry_out(order, job.limits.scale_in)
+        report = await self.carry_out(order, job.limits.scale_in)
+        if report.code != CHOSEN:
+            return pods, report
+        return await self._with_chosen(pods, report)
+
+    async def _with_chosen(self, pods: tuple[int, ...], report: Report) -> tuple[tuple[int, ...], Report]:
+        """Lets further pods leave that the training side has chosen, so that whole replicas are left."""
+        job, here = self.context.job, self.situation
+        chosen = job.layout.pods_of(rank for rank in report.isolate_ranks if rank < job.ranks)
+        pods = tuple(sorted({*pods, *chosen}))
+        if why := elastic.too_few(job, self.context.small, pods):
+            raise self.ends_all(f"the training side has chosen more pods to leave: {why}")
+        told = tuple(rank for rank in chosen if rank not in here.leaving) if faulty_ranks.may_pods_fail(job) else ()
+        self.situation = here.with_(leaving=tuple(sorted({*here.leaving, *told})))
+        order = orders.further_pods_exit(job.id, here.attempt, told)
+        if not await self.order(order, self.patience):
+            raise self.ends_all(self.lost_manager or f"the order `{order.name}` could not be delivered in time")
+        await self.await_answer(job.limits.scale_in, f"wait for the report of {Strategy.DOWNGRADE}")
+        if answered := self.next_report(ReportKind.STATUS):
+            self.went_on_at = None if answered.code else self.answered_at
+            return pods, answered
+        raise self.no_answer(Strategy.DOWNGRADE, job.limits.scale_in)
 
     async def _small(self, pods: tuple[int, ...], report: Report) -> str:
-        self.left = pods
-        async with self.phase("pods that have left are deleted"):
-            note = await deleted(self.context.job.id, pods)
+        self.left, note = pods, ""
+        if not self.side.controller_recreates:  # otherwise other components replace the pods
+            async with self.phase("pods that have left are deleted"):
+                note = await deleted(self.context.job.id, pods)
         return "; ".join(filter(None, (f"{elastic.named(pods)} left: {report.info}", note)))
 
     def ended(self, verdict: Verdict) -> Verdict:
         if not self.left:
             return verdict
         nodes = elastic.nodes_left(self.context.situation.faults, self.left)
-        return verdict.with_(resized=Resized(left=self.left, nodes=nodes))
+        attempt = self.situation.attempt if self.side.returns_at_once else ""
+        return verdict.with_(resized=Resized(left=self.left, nodes=nodes, attempt=attempt))

@@ -140,6 +140,16 @@ class IncidentRun:
         if asked and asked.id == request_id and self._child and self._child.mode is first:
             self._child.cancel("cancelled by request")
 
+    @property
+    def gives_way(self) -> bool:
+        """True if the incident is an attempt of the job to grow by itself, which a request ends."""
+        return self.case.replicas is not None
+
+    def give_way(self) -> None:
+        """Cancels the attempt to grow, as a person wants something else. If training is touched, it goes to its end first."""
+        if self.gives_way and self._child:
+            self._child.cancel("a request comes first")
+
     def answer(self, answer: Answer) -> None:
         """Takes a person's answer to the question whether the next mode may run."""
         self._approvals.take(answer)

@@ -68,6 +68,8 @@ class PeopleUpdates:
         request_id = update_id()
         if job_reducers.answer_of(self.state, request_id) is None:
             self.known.state = job_reducers.requested(self.state, Pending(id=request_id, request=requests.read(request)))
+            if self.incident:
+                self.incident.give_way()
             await workflow.wait_condition(lambda: job_reducers.answer_of(self.state, request_id) is not None)
         verdict = job_reducers.answer_of(self.state, request_id)
         assert verdict is not None
@@ -81,7 +83,8 @@ class PeopleUpdates:
             raise rejected(ErrorTypes.JOB_ENDED, f"job {self.state.job.id} has ended: {self.state.ended}")
         if problem := requests.invalid(self.state, request):
             raise rejected(ErrorTypes.REQUEST_INVALID, problem)
-        if self.incident or self.state.request or self._has_work():
+        is_busy = not self.incident.gives_way if self.incident else self._has_work()
+        if is_busy or self.state.request:
             what = self.incident.describe() if self.incident else "an incident that is about to start"
             raise rejected(ErrorTypes.JOB_BUSY, f"job {self.state.job.name} is busy with {what}")
         if reason := requests.refused(self.state, requests.read(request)):

@@ -13,7 +13,7 @@ from temporalio import workflow
 from rekindle.ids import Workflows
 from rekindle.model.activities.pods import BackupRequest, Replacement
 from rekindle.model.activities.recreation import Held
-from rekindle.model.dialogue import Order, Report, ReportKind, Strategy
+from rekindle.model.dialogue import FaultRank, Order, Report, ReportKind, Strategy
 from rekindle.model.elastic import Resized
 from rekindle.model.incident import ModeRequest, RecoveryContext
 from rekindle.model.mode import Mode, Outcome
@@ -26,7 +26,7 @@ from workflows.left_pods import deleted
 from workflows.mode import CAUGHT, NOTHING, Ends, shielded
 from workflows.new_pods import NewPods, PodFails
 from workflows.opening import holders_now
-from workflows.process_level import NEWS
+from workflows.process_level import NEWS, answer
 
 
 @workflow.defn(name=Workflows.SCALING, failure_exception_types=[Exception])
@@ -46,7 +46,7 @@ class Scaling(NewPods):
         async with self.phase("the size is decided"):
             leaving = self._wanted()
             coming = () if leaving else self._coming()
-            self.situation = self.situation.with_(attempt=self.new_attempt())
+            self._begin(coming)
         try:
             return await (self._smaller(leaving) if leaving else self._larger(coming))
         except PodFails as error:
@@ -81,6 +81,16 @@ class Scaling(NewPods):
             raise Ends(Outcome.REFUSED, f"the job has {elastic.present(self.context.job, self.context.small)} replicas already")
         return coming
 
+    def _begin(self, coming: tuple[int, ...]) -> None:
+        """Begins an attempt, or goes on with the one in which the pods have left, if the training side takes them back in it."""
+        attempt, small = self.new_attempt(), self.context.small
+        self.situation = self.situation.with_(attempt=attempt)
+        if coming and small and small.attempt and self.side.returns_at_once:
+            ranks = tuple(FaultRank(rank=rank) for rank in self.context.job.layout.ranks_of_all(coming))
+            self.situation = self.situation.with_(
+                attempt=small.attempt, announced=ranks, leaving=coming, offered=True, offers=(Strategy.DUMP,)
+            )
+
     # ---- pods leave
 
     async def _smaller(self, pods: tuple[int, ...]) -> str:
@@ -102,7 +112,8 @@ class Scaling(NewPods):
         if new := tuple(rank for rank in pods if rank not in there):
             await self.new_pods(new)
         async with self.phase("training goes on with more pods"):
-            self.undo.append(("the return of pods is stopped", self._stop))
+            if self.side.hears_of_backups:
+                self.undo.append(("the return of pods is stopped", self._stop))
             order = self.order_to_take_over(Strategy.UPGRADE, pods)
             report = await self._answered(order, job.limits.scale_out, Outcome.IGNORED)
         self.resized = Resized(came=pods, by_hand=bool(self.request.requested_by))
@@ -110,12 +121,14 @@ class Scaling(NewPods):
         return done if new else f"pod ranks came back: {report.info}"
 
     async def _there(self, pods: tuple[int, ...]) -> tuple[int, ...]:
-        """Returns the pod ranks whose pods another component has created, when these have nodes."""
-        holders = await holders_now(self)
-        there = tuple(rank for rank in pods if rank < len(holders) and holders[rank])
+        """Returns the pod ranks whose pods another component has created, when these have nodes. It creates all of them for a
+        training side that needs that."""
+        small = self.context.small
+        assert small is not None, "pods are missing"
+        there = pods if self.side.controller_recreates else self._of(pods, elastic.come(small, await holders_now(self)))
         if not there:
             return ()
-        held = tuple(Held(pod_rank=rank, holder="", told=False) for rank in there)
+        held = tuple(Held(pod_rank=rank, holder=small.old.get(rank, ""), told=False) for rank in there)
         async with self.phase("new pods start"):
             until = workflow.now() + self.context.job.limits.backup_scheduled
             making = steps.make_anew(self.context.job.id, held, self.context.lost_nodes, until)
@@ -128,6 +141,10 @@ class Scaling(NewPods):
                 raise self.fails(f"no spare: {made.missing}")
             self.moved = list(made.moved)
         return there
+
+    @staticmethod
+    def _of(pods: tuple[int, ...], there: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(rank for rank in there if rank in pods)
 
     async def made(self, request: BackupRequest) -> Replacement:
         """Creates the pod of a missing rank, which has no holder."""
@@ -164,7 +181,12 @@ class Scaling(NewPods):
         if not report.code:
             return report
         await self.until(lambda: bool(self.felt_faults()), NEWS, "a fault may be the reason")
-        raise self._fault_first() or Ends(otherwise, f"training goes on as before: {report.info}")
+        if end := self._fault_first():
+            raise end
+        if not self.side.scales_at_will:
+            saves = Training.SAVES if self.side.still_saves(report.code) else Training.LOST
+            raise Ends(Outcome.ESCALATE, f"training does not go on: {answer(report)}", training=saves)
+        raise Ends(otherwise, f"training goes on as before: {report.info}")
 
     def _fault_first(self) -> Ends | None:
         if not (faults := self.felt_faults()):

@@ -11,7 +11,7 @@ from rekindle.model.job import Job
 from rekindle.model.mode import Mode
 from rekindle.model.state import JobState, Standing
 from rekindle.policy.dialogue.client_identity import doubts
-from rekindle.policy.modes import cases
+from rekindle.policy.modes import cases, elastic
 from rekindle.policy.modes.approvals import to_decide
 from rekindle.policy.modes.cases import Case
 from rekindle.policy.modes.job_phase import phase
@@ -55,6 +55,8 @@ def job_page(state: JobState, running: Mode | None, recovery: str) -> str:
     lines.extend(f"- {doubt}" for doubt in doubts(state.manager_lost, state.unsure_since is not None))
     if standing_by := standbys.words(state):
         lines.append(f"- {standing_by}")
+    if state.small:
+        lines.append(f"- {elastic.words(state, _moment(state.small.since))}")
     lines.append(f"- stream: {state.attachment.queue if state.attachment else 'not attached'}")
     lines.extend(_fault(one) for one in state.faults[:SHOWN_FAULTS])
     if len(state.faults) > SHOWN_FAULTS:

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from rekindle.cli.context import control_plane
 from rekindle.cli.cost_table import show_costs
-from rekindle.cli.output import Format, Output, print_columns, print_json, when
+from rekindle.cli.output import Format, Output, print_columns, print_json, size, when
 from rekindle.cli.terminal import console
 from rekindle.errors import BadInput, NotFound, RekindleError
 from rekindle.model.bounds import numbered
@@ -189,6 +189,8 @@ def _show_job(status: JobStatus, output: Format) -> None:
     for one in state.faults:
         for line in _standing(one):
             _say(f"  {line}")
+    if small := size(state):
+        _say(f"  {small}")
     _say("modes, in the order in which they are tried:")
     for chance in of_modes:
         _say(f"  {_chance(chance)}")

@@ -23,7 +23,7 @@ from rekindle.model.state import JobState, JobStatus, Standing
 from rekindle.model.stress import Code, Tested
 from rekindle.model.verdict import Verdict
 from rekindle.policy.dialogue.client_identity import doubts
-from rekindle.policy.modes import retries
+from rekindle.policy.modes import elastic, retries
 from rekindle.policy.modes.approvals import to_decide
 from rekindle.policy.modes.cases import describe
 from rekindle.policy.modes.job_phase import phase
@@ -131,6 +131,13 @@ def _show_pods(state: JobState, pods: Sequence[Pod]) -> None:
         _line(f"  [yellow]{escape(words)}[/yellow]")
     if standing_by := standbys.words(state):
         _line(f"  {escape(standing_by)}")
+    if small := size(state):
+        _line(f"  [yellow]{escape(small)}[/yellow]")
+
+
+def size(state: JobState) -> str:
+    """Describes the size of a job that trains with fewer pods than it was started with. Empty: it has all of them."""
+    return elastic.words(state, state.small.since.astimezone().strftime("%H:%M")) if state.small else ""
 
 
 def _doing(status: JobStatus, pods: Sequence[Pod]) -> str:

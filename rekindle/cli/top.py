@@ -13,13 +13,13 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from rekindle.cli.context import control_plane
-from rekindle.cli.output import Format, Output, age, print_json, when
+from rekindle.cli.output import Format, Output, age, print_json, size, when
 from rekindle.cli.terminal import complain, console
 from rekindle.cli.watching import EVERY
 from rekindle.client import JobRow, Rekindle, RunningRecovery
 from rekindle.errors import BadInput, RekindleError, Unavailable
 from rekindle.model.base import Value
-from rekindle.model.state import JobStatus
+from rekindle.model.state import JobState, JobStatus
 from rekindle.policy.account import standing, summary
 from rekindle.policy.modes.job_phase import TRAINING
 
@@ -63,7 +63,7 @@ class Line(Value):
     standbys: str = ""
     """Standbys that wait, of those that are wanted, such as `1/1`. Empty: the job has none."""
     note: str = ""
-    """Downgrade of its policy, or a reason why it cannot be recovered."""
+    """Replicas that are missing, downgrade of its policy, or a reason why it cannot be recovered."""
 
 
 async def top(
@@ -106,7 +106,7 @@ async def top(
 
 async def _look(rekindle: Rekindle, sort: Sort) -> tuple[list[Line], int]:
     """Returns a line for each job that is shown, and the number of further jobs."""
-    rows = sorted(await rekindle.jobs(), key=lambda row: row.phase.startswith(TRAINING) and not row.phase.endswith("attached"))
+    rows = sorted(await rekindle.jobs(), key=lambda row: row.phase == TRAINING)
     running = {one.job_id: one for one in await rekindle.recoveries()}
     turn, now = asyncio.Semaphore(AT_ONCE), datetime.now(UTC)
 
@@ -144,8 +144,14 @@ def _line(row: JobRow, status: JobStatus, recovery: RunningRecovery | None, now:
         goodput=hour.goodput if hour.seconds else None,
         recovery=f"{recovery.mode}: {recovery.phase}, {age(now - recovery.since)}" if recovery else "",
         standbys=f"{min(ready, wanted)}/{wanted}" if wanted else "",
-        note=f"sub-health ignored: {state.downgrade.reason}" if state.downgrade else next(iter(state.problems), ""),
+        note=_note(state),
     )
+
+
+def _note(state: JobState) -> str:
+    if state.small:
+        return size(state)
+    return f"sub-health ignored: {state.downgrade.reason}" if state.downgrade else next(iter(state.problems), "")
 
 
 def _sorted(lines: Sequence[Line], sort: Sort) -> list[Line]:

@@ -37,6 +37,9 @@ class Resized(Value):
     by_hand: bool = False
     """True if a person has set the size."""
 
+    attempt: str = ""
+    """Uuid of the attempt in which they have left, for a training side that takes them back in the same one. Empty: any may."""
+
 
 class Small(Value):
     """State of a job that trains with fewer replicas than it was started with."""
@@ -50,6 +53,12 @@ class Small(Value):
 
     by_hand: bool = False
     """True if a person has set the size. It does not grow by itself then."""
+
+    attempt: str = ""
+    """See `Resized.attempt`."""
+
+    old: dict[int, str] = {}
+    """Last holders of missing replicas, by pod rank, as `Sighting.holders`. Only the first ones are kept."""
 
     there: Ranks = ()
     """Pod ranks of missing replicas whose pods another component has created, and that have a node."""

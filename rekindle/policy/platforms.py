@@ -12,6 +12,7 @@ from rekindle.model.base import Value
 from rekindle.model.fault import EXPECTED_HOLDER, Fault, FaultKind
 from rekindle.model.state import JobState
 from rekindle.policy.detection.sighting import FAILED, SUCCEEDED
+from rekindle.policy.modes import elastic
 
 
 class Stage(StrEnum):
@@ -76,15 +77,17 @@ def view_of(state: JobState) -> View:
 
 
 def _stage(state: JobState) -> Stage:
-    """Returns the state of a job. It runs if each of its ranks has a pod. If the pods are not watched, it runs if its training
-    side is attached."""
+    """Returns the state of a job. It runs if each of its ranks has a pod, but for those without which it trains. If the pods are
+    not watched, it runs if its training side is attached."""
     if state.ended == SUCCEEDED:
         return Stage.COMPLETE
     if state.ended.startswith(FAILED):
         return Stage.FAILED
     holders = state.holders
     if holders:
-        runs = len(holders) == state.job.pods and all(one not in ("", EXPECTED_HOLDER) for one in holders)
+        missing = elastic.missing_of(state.small)
+        without = [rank for rank, uid in enumerate(holders) if uid in ("", EXPECTED_HOLDER) and rank not in missing]
+        runs = len(holders) == state.job.pods and not without
     else:
         runs = state.attachment is not None
     return Stage.RUNNING if runs else Stage.PENDING

@@ -18,7 +18,7 @@ from rekindle_wire import PROTOCOL, training_pb2
 from rekindle_wire import recover_pb2 as wire
 from rekindle_wire.recover_pb2_grpc import RecoverStub
 from rekindle_wire.training_pb2_grpc import ProgressStub
-from tests.fakes.fault_dialogue import FaultDialogue
+from tests.fakes.fault_dialogue import ANNOUNCED, FaultDialogue
 from tests.fakes.link_dialogue import LinkDialogue
 from tests.fakes.stress_dialogue import StressDialogue
 from tests.support.elsewhere import Elsewhere
@@ -91,6 +91,8 @@ class Script:
     """True to report that training continues after an operation."""
     continue_codes: list[int] = field(default_factory=list)
     """Codes of its first reports of that; later ones are 0."""
+    isolates: tuple[int, ...] | None = ()
+    """MindIO: ranks that it chooses to leave with the faulty ones. None: it goes on without a choice."""
     patience: float = 30.0
     """Seconds that it waits for an order after a report (MINDIO_WAIT_MINDX_TIME) before it leaves."""
     on_order: Callable[[str], object] = lambda order: None
@@ -316,10 +318,15 @@ class ScriptedPeer(FaultDialogue, LinkDialogue, StressDialogue):
     async def grow(self, signal: wire.ProcessManageSignal) -> None:
         """Takes missing ranks back while it trains, and says what came of it."""
         await self.script.before_status("upgrade")
-        if self._faulty:
-            await self.report_repair("upgrade", 406, signal.uuid)
-        elif self.script.resumes:
-            await self.report_repair("upgrade", self.script.statuses.pop(0) if self.script.statuses else 0, signal.uuid)
+        if not (self._faulty or self.script.resumes):
+            return
+        code = 406 if self._faulty else self.script.statuses.pop(0) if self.script.statuses else 0
+        if code:
+            self._cannot_grow()
+        await self.report_repair("upgrade", code, signal.uuid)
+
+    def _cannot_grow(self) -> None:
+        """Goes on as before, as ours does."""
 
     async def pause(self) -> None:
         """Pauses training and reports the offers, as when all of the backup's processes have registered."""
@@ -420,6 +427,9 @@ class MindioPeer(ScriptedPeer):
         self._last_switch: tuple[str, ...] = ()
         self._last_strategy = ("", "")
         self._knows_ranks = self._answered = True
+        self._downgrade: wire.ProcessManageSignal | None = None
+        """Order to go on with fewer ranks, which waits for those that it has chosen to leave."""
+        self._is_small = False
 
     def _forget(self) -> None:
         """Discards the manager's knowledge. The new controller never knows the ranks, which register only once in their lives."""
@@ -475,7 +485,46 @@ class MindioPeer(ScriptedPeer):
     async def answer(self, order: str, signal: wire.ProcessManageSignal) -> None:
         """Ends the agents that an order names, and answers it; a repair waits for the ranks of the new pods."""
         self.end_agents(signal)
-        await super().answer(order, signal)
+        if order == "downgrade" and self.script.isolates is not None:
+            self._downgrade = signal
+            await self._report_chosen(self.script.isolates)
+        elif order == "fault_nodes_exit":
+            if self._downgrade is None:
+                self._exit("fault_nodes_exit, and it has chosen no ranks")
+                return
+            await super().answer("downgrade", self._downgrade)
+        else:
+            await super().answer(order, signal)
+        if order in ("downgrade", "fault_nodes_exit") and self.state == "trains":
+            self._is_small = True
+
+    async def _report_chosen(self, more: tuple[int, ...]) -> int:
+        """Reports the ranks that leave: the faulty ones, and others that are useless without them."""
+        ranks = [str(rank) for rank in sorted({*self.broken, *more})]
+        message = wire.RecoverStatusRequest(
+            jobId=self.job_id,
+            strategy="downgrade",
+            status=wire.Status(code=201, info="controller notify isolate ranks."),
+            isolateRankIds=ranks,
+        )
+        return await self._report("status", lambda stub: stub.ReportRecoverStatus(message))
+
+    def _learn(self, signal: wire.ProcessManageSignal) -> None:
+        super()._learn(signal)
+        if self._is_small:
+            self._offered = ("exit", "dump")
+
+    async def grow(self, signal: wire.ProcessManageSignal) -> None:
+        """Waits for the ranks of the new pods, and goes on with them."""
+        if self.pods:
+            await self.pods.replaced({int(fault.rankId) for fault in signal.faultRanks})
+        self._is_small = False
+        await super().grow(signal)
+
+    def _cannot_grow(self) -> None:
+        """Stands, and accepts no other strategy than to save its state."""
+        self.state = ANNOUNCED
+        self._fails()
 
     def end_agents(self, signal: wire.ProcessManageSignal) -> None:
         """Ends the agents that an order names. Naming one twice is a broken rule: that would end the next agent of its rank."""

@@ -82,6 +82,7 @@ def test_a_result_is_told_of_a_strategy_that_was_ordered(
     ("said", "allowed"),
     [
         ("retry", {Mode.ONLINE_RETRY, Mode.DYING_GASP, Mode.POD_RESCHEDULING, Mode.JOB_RESCHEDULING}),
+        ("recover", set(FAULT_MODES) - {Mode.HOT_SWITCH, Mode.ONLINE_RETRY}),
         (" exit ", {Mode.POD_RESCHEDULING, Mode.JOB_RESCHEDULING}),
         ("dump", {Mode.DYING_GASP, Mode.POD_RESCHEDULING, Mode.JOB_RESCHEDULING}),
         ("", set(FAULT_MODES)),

@@ -11,7 +11,7 @@ from rekindle.model.attachment import Progress
 from rekindle.model.elastic import Elastic, Resized, Small, is_named, read_elastic
 from rekindle.model.fault import HOLDERS, WATCHER, Fault, FaultKind, Sighting
 from rekindle.model.incident import Incident
-from rekindle.model.job import Job, JobId
+from rekindle.model.job import Job, JobId, SubHealthStrategy
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.standby import Standby
 from rekindle.model.state import JobState, Standing
@@ -81,10 +81,11 @@ def test_a_job_that_may_not_get_smaller_waits_for_a_spare_as_any_other() -> None
 def test_the_words_about_a_small_job_say_what_it_waits_for() -> None:
     """They are those of `show`."""
     state = small(2, nodes=("node-2",))
-    assert state.small
-    assert elastic.words(JOB, state.small) == "3 of 4 replicas, since 14:02, node-2 lost, waits for one node"
-    by_hand = Small(since=NOW, missing=(2, 3), by_hand=True)
-    assert elastic.words(JOB, by_hand) == "2 of 4 replicas, since 14:02, as ordered by hand"
+    assert elastic.words(state, "14:02") == "3 of 4 replicas, since 14:02, node-2 lost, waits for one node"
+    by_hand = small(2, 3, by_hand=True)
+    assert elastic.words(by_hand, "14:02") == "2 of 4 replicas, since 14:02, as ordered by hand"
+    assert elastic.words(small(2, 3, last_try="no spare"), "14:02").endswith("waits for 2 nodes, last attempt: no spare")
+    assert elastic.words(JobState(job=JOB), "14:02") == ""
 
 
 def test_pods_that_leave_and_come_back_change_the_size_once() -> None:
@@ -93,13 +94,13 @@ def test_pods_that_leave_and_come_back_change_the_size_once() -> None:
     gone = verdict(resized=Resized(left=(2,), nodes=("node-2",)))
     once = elastic.resized(state, gone, NOW)
     pause = JOB.limits.grow_again
-    assert once.small == Small(since=NOW, missing=(2,), nodes=("node-2",), try_at=NOW + pause)
+    assert once.small == Small(since=NOW, missing=(2,), nodes=("node-2",), old={2: "uid-2"}, try_at=NOW + pause)
     assert elastic.resized(once, gone, later) == once
     both = elastic.resized(once, verdict(resized=Resized(left=(3,))), later)
-    assert both.small == Small(since=NOW, missing=(2, 3), nodes=("node-2",), try_at=later + pause)
+    assert both.small == Small(since=NOW, missing=(2, 3), nodes=("node-2",), old={2: "uid-2", 3: "uid-3"}, try_at=later + pause)
     assert both.holders == ("uid-0", "uid-1", "", "")
     back = elastic.resized(both, verdict(resized=Resized(came=(2,))), later)
-    assert back.small == Small(since=NOW, missing=(3,), nodes=("node-2",))
+    assert back.small == Small(since=NOW, missing=(3,), nodes=("node-2",), old={3: "uid-3"})
     assert elastic.resized(back, verdict(resized=Resized(came=(3,))), later).small is None
     assert elastic.resized(both, verdict(restarted_at=later), later).small is None
 
@@ -213,7 +214,15 @@ def test_a_pod_that_others_make_and_a_standby_begin_an_attempt_at_once() -> None
 
 def test_only_the_latest_of_several_vain_attempts_is_kept() -> None:
     """One that did something stays."""
-    vain = Incident(number=1, summary="back", started_at=NOW, seconds=1, verdict=Outcome.IGNORED, ladder=(attempt(),))
+    vain = Incident(
+        number=1,
+        summary="back",
+        started_at=NOW,
+        seconds=1,
+        verdict=Outcome.IGNORED,
+        ladder=(attempt(),),
+        policy_after=SubHealthStrategy.IGNORE,
+    )
     assert elastic.repeated((vain,), "back", attempt()) == vain
     assert elastic.repeated((vain,), "another", attempt()) is None
     assert elastic.repeated((vain,), "back", verdict()) is None

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from rekindle.model.attachment import Attachment, Progress
+from rekindle.model.elastic import Small
 from rekindle.model.fault import HOLDERS, WATCHER, Fault, FaultKind
 from rekindle.model.job import Job, JobId
 from rekindle.model.mode import Mode
@@ -15,6 +16,7 @@ from rekindle.policy.modes.job_phase import has_trained, phase
 
 ATTACHED = {"attachment": Attachment(queue="gateway/gateway-0", session="s", since=datetime(2026, 1, 1, tzinfo=UTC))}
 STEPPED = {"progress": Progress(incarnation="life-1", step=1)}
+IS_SMALL = {"small": Small(since=datetime(2026, 1, 1, tzinfo=UTC), missing=(0,))}
 RUNNING = Mode.HOT_SWITCH
 NO_PODS = Standing(fault=Fault(id=HOLDERS, kind=FaultKind.POD, pod_ranks=(0,), source=WATCHER), judged="given_up")
 
@@ -26,6 +28,8 @@ NO_PODS = Standing(fault=Fault(id=HOLDERS, kind=FaultKind.POD, pod_ranks=(0,), s
         (TrainingSide.REKINDLE, ATTACHED, None, "starting"),
         (TrainingSide.REKINDLE, {**ATTACHED, **STEPPED}, None, "training"),
         (TrainingSide.REKINDLE, STEPPED, None, "training, not attached"),
+        (TrainingSide.REKINDLE, {**ATTACHED, **STEPPED, **IS_SMALL}, None, "training, small"),
+        (TrainingSide.REKINDLE, {**STEPPED, **IS_SMALL}, None, "training, not attached"),
         (TrainingSide.MINDIO, {}, None, "starting"),
         (TrainingSide.MINDIO, ATTACHED, None, "training"),
         (TrainingSide.REKINDLE, {**STEPPED, "faults": (NO_PODS,)}, None, "no pods"),
@@ -47,6 +51,7 @@ def test_a_job_trains_when_it_has_completed_a_step(
     [
         ("training", True),
         ("training, not attached", True),
+        ("training, small", True),
         ("no pods", True),
         ("starting", False),
         ("recovering", None),

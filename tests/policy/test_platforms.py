@@ -3,6 +3,7 @@
 import pytest
 
 from rekindle.model.attachment import Attachment
+from rekindle.model.elastic import Small
 from rekindle.model.fault import EXPECTED_HOLDER, Decided, Fault, FaultKind, FaultType, FaultyRanks
 from rekindle.model.job import Job, JobId
 from rekindle.model.state import JobState
@@ -57,6 +58,7 @@ def test_a_node_with_several_jobs_is_told_once() -> None:
     ("state", "stage"),
     [
         (JobState(job=JOB), Stage.PENDING),
+        (JobState(job=JOB, holders=("a", ""), small=Small(since=NOW, missing=(1,))), Stage.RUNNING),
         (JobState(job=JOB, attachment=ATTACHED), Stage.RUNNING),
         (JobState(job=JOB, holders=("a", "b")), Stage.RUNNING),
         (JobState(job=JOB, holders=("a", "")), Stage.PENDING),

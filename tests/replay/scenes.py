@@ -11,6 +11,7 @@ from temporalio.client import WorkflowExecutionStatus
 
 from rekindle import ids
 from rekindle.model.attachment import Progress
+from rekindle.model.elastic import Elastic
 from rekindle.model.keys import POD_RESCHEDULING, RECOVER_STRATEGY
 from rekindle.model.limits import Limits
 from tests.fakes.peer import Script, ScriptedPeer, nothing_before
@@ -186,6 +187,17 @@ async def _falls_from_mode_to_mode(world: Harness, peer: ScriptedPeer) -> None:
     await world.restarted()
 
 
+async def _small_and_back(world: Harness, _peer: ScriptedPeer) -> None:
+    await world.fault(node_fault("node-1").model_copy(update={"pod_ranks": (1,)}))
+    await world.incident()
+    await world.incident(2)
+
+
+async def _smaller_by_hand(world: Harness, _peer: ScriptedPeer) -> None:
+    await (await world.front(None, mode=ids.Workflows.SCALING, size=1)).result()
+    await world.incident()
+
+
 def _no_spare(cluster: ScriptedCluster) -> None:
     cluster.spare = False
 
@@ -206,6 +218,13 @@ HOT, LAST, JOB = ids.Workflows.HOT_SWITCH, ids.Workflows.JOB_RESCHEDULING, ids.W
 FELL = (HOT, LAST)
 RETRY, IN_PLACE, ELSEWHERE = ids.Workflows.ONLINE_RETRY, ids.Workflows.IN_PLACE, ids.Workflows.PROCESS_RESCHEDULING
 SAVE, AGAIN = ids.Workflows.DYING_GASP, ids.Workflows.POD_RESCHEDULING
+SMALLER, SCALING = ids.Workflows.ELASTIC_TRAINING, ids.Workflows.SCALING
+ELASTIC: dict[str, Any] = {
+    "annotations": {},
+    "elastic": Elastic(least=1, wait=timedelta(0)),
+    "limits": Limits(grow_again=timedelta(seconds=1)),
+}
+ANY_SIZE = ("recover", "downgrade")
 ALL_ALLOWED: dict[str, Any] = {"annotations": {}}
 FAULTY_PODS: dict[str, Any] = {"labels": {POD_RESCHEDULING: "on"}}
 OTHER_PODS: dict[str, Any] = {"annotations": {RECOVER_STRATEGY: "recover"}}
@@ -238,6 +257,8 @@ SCENES: dict[str, Scene] = {
     "from-mode-to-mode": Scene(
         _falls_from_mode_to_mode, (JOB, RETRY, IN_PLACE, ELSEWHERE, SAVE, LAST), ALL_ALLOWED, Script(status=406)
     ),
+    "small-and-back": Scene(_small_and_back, (JOB, SMALLER, SCALING), ELASTIC, Script(repairs=ANY_SIZE)),
+    "smaller-by-hand": Scene(_smaller_by_hand, (SCALING, SCALING), ELASTIC, Script(repairs=ANY_SIZE)),
     "saved": Scene(_restarts, (SAVE, LAST), {"annotations": {RECOVER_STRATEGY: "dump"}}),
     "pods-again": Scene(_faulty("1"), (JOB, AGAIN), FAULTY_PODS),
     "pods-again-in-vain": Scene(_faulty_and_restarts, (AGAIN, LAST), FAULTY_PODS, Script(status=406)),

@@ -13,6 +13,7 @@ from rekindle.model.account import Account, Bucket, Holding, Mark, Row, Span, St
 from rekindle.model.approval import Question, Unanswered
 from rekindle.model.attachment import Attachment, Progress
 from rekindle.model.base import Value
+from rekindle.model.elastic import Elastic, Resized, Small
 from rekindle.model.fault import Decided, Fault, FaultKind, FaultType, FaultyRanks
 from rekindle.model.incident import Incident, ModeRequest, Waited
 from rekindle.model.job import Job, JobId, SubHealthStrategy
@@ -63,7 +64,19 @@ VERDICT = Verdict(
     left_behind=(OLD,),
     failed_on=("node-3",),
     again="a node on which they start",
+    resized=Resized(left=(1,), nodes=("node-1",), attempt="uuid"),
     went_on_at=NOW,
+)
+SMALL = Small(
+    since=NOW,
+    missing=(1,),
+    nodes=("node-1",),
+    attempt="uuid",
+    old={1: "old"},
+    there=(1,),
+    tries=2,
+    try_at=NOW + timedelta(minutes=1),
+    last_try="no spare",
 )
 REMEMBERED = Remembered(
     job="job",
@@ -76,6 +89,7 @@ REMEMBERED = Remembered(
     moved=VERDICT.switched,
     links=(OnBackup(ranks=(2, 3), maintenance="link-failover/default.gpt/node-1/1"),),
     given_up=GivenUp(since=NOW, incident=3, mode=Mode.JOB_RESCHEDULING, reason="aborted by ada", aborted=True),
+    small=SMALL,
 )
 ACCOUNT = Account(
     since=100.0,
@@ -119,7 +133,9 @@ STATE = JobState(
         sub_health=SubHealthStrategy.HOT_SWITCH,
         standbys=1,
         approvals={Mode.HOT_SWITCH: Unanswered.APPROVE},
+        elastic=Elastic(least=1, wait=timedelta(seconds=60)),
     ),
+    small=SMALL,
     registered=True,
     introduced=True,
     attachment=Attachment(queue="gateway/gateway-0", session="session-1", since=NOW, client="10.0.0.5"),

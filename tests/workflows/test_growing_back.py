@@ -9,6 +9,7 @@ from temporalio.testing import ActivityEnvironment, WorkflowEnvironment
 
 from activities.pods import PodActivities
 from rekindle import ids
+from rekindle.client import Rekindle
 from rekindle.model.activities.jobs import SurveyRequest
 from rekindle.model.cluster import PodPhase
 from rekindle.model.job import Job
@@ -143,6 +144,21 @@ async def test_a_fault_while_a_new_pod_waits_for_a_node_comes_first(temporal: Wo
         assert ladder(incident) == [(GROWS, CANCELLED), (IN_PLACE, RECOVERED)]
         assert not [name for name in world.cluster.pods_by_name if "-hot-" in name]
         assert await missing(world) == (2,)
+
+
+async def test_a_request_ends_an_attempt_that_waits_for_a_node(temporal: WorkflowEnvironment) -> None:
+    """Nobody is refused because the job would like to grow. The next attempt follows later."""
+    job = elastic(limits={"grow_again": timedelta(seconds=1)})
+    async with training(temporal, job, Script(repairs=OFFERS), without_spare(job)) as (world, peer):
+        await lose(world, 2)
+        await world.incident()
+        await world.phase("new pods start")
+        verdict = await Rekindle(world.client).scale(job.id, replicas=2)
+        assert (verdict.mode, verdict.outcome) == (GROWS, RECOVERED)
+        assert ladder(await world.incident(2)) == [(GROWS, CANCELLED)]
+        assert list(peer.received[-1].nodeRankIds) == ["3"]
+        assert await missing(world) == (2, 3)
+        assert not [name for name in world.cluster.pods_by_name if "-hot-" in name]
 
 
 async def test_a_fault_while_ranks_come_back_comes_first(temporal: WorkflowEnvironment) -> None:

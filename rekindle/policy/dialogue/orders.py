@@ -170,3 +170,9 @@ def recover_in_place(job_id: str, uuid: str, faults: tuple[FaultRank, ...], pods
     order = change_strategy(job_id, uuid, Strategy.RECOVER, faults, pods)
     actions = ("change_strategy", "fault_nodes_restart")
     return order.model_copy(update={"actions": actions, "extra_params": "recover-in-place"})
+
+
+def further_pods_exit(job_id: str, uuid: str, pods: tuple[int, ...]) -> Order:
+    """`fault_nodes_exit`: the pods leave that the training side has chosen in addition to the faulty ones. It waits for this also
+    if there are none. Source: the wire contract, and the recorded dialogue."""
+    return Order(job_id=job_id, uuid=uuid, signal_type="faultNodesExit", actions=("fault_nodes_exit",), node_rank_ids=pods)

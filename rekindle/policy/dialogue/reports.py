@@ -16,6 +16,7 @@ ANSWERS = {
     "on_global_rank": ReportKind.STRATEGIES,
     "hot switch": ReportKind.STRATEGIES,
     "change_strategy": ReportKind.STATUS,
+    "fault_nodes_exit": ReportKind.STATUS,
 }
 """Kinds of reports by the first action of an order. `new pod running` and `stop switch` are not answered."""
 

@@ -1,7 +1,7 @@
 """Decides about the size of a job: which pods may leave, what is seen of pods that are missing, and when they are to come back.
 Pure."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 
 from rekindle.model.bounds import few, numbered
@@ -18,6 +18,10 @@ NOT_ELASTIC = f"its owner allows no other size than that with which it was start
 
 MOST_NODES = 20
 """Maximum number of nodes that are remembered of missing replicas, for people."""
+
+
+MOST_OLD = 64
+"""Maximum number of missing replicas whose last holders are remembered."""
 
 
 def missing_of(small: Small | None) -> tuple[int, ...]:
@@ -69,13 +73,21 @@ def patience_for_leaving(context: RecoveryContext, pod_rank: int) -> timedelta:
     return patience_for_spare(context.job, context.small, (pod_rank,), limit) if leaves else limit
 
 
-def words(job: Job, small: Small) -> str:
-    """Describes the size of a small job: `3 of 4 replicas, since 14:02, node-2 lost, waits for one node`."""
+def words(state: JobState, since: str) -> str:
+    """Describes the size of a job: `3 of 4 replicas, since 14:02, node-2 lost, waits for one node`. Empty: it has all replicas.
+
+    Args:
+        since: time since which replicas are missing, as people read it.
+    """
+    job, small = state.job, state.small
+    if small is None:
+        return ""
     missing = len(small.missing)
     lost = f"{few(small.nodes)} lost" if small.nodes else ""
     waits = "as ordered by hand" if small.by_hand else f"waits for {'one node' if missing == 1 else f'{missing} nodes'}"
-    since = f"since {small.since:%H:%M}"
-    return ", ".join(filter(None, (f"{job.pods - missing} of {job.pods} replicas", since, lost, waits)))
+    tried = f"last attempt: {small.last_try}" if small.last_try and not small.by_hand else ""
+    parts = (f"{job.pods - missing} of {job.pods} replicas", f"since {since}", lost, waits, tried)
+    return ", ".join(filter(None, parts))
 
 
 # ---- growth
@@ -129,13 +141,19 @@ def repeated(history: Iterable[Incident], summary: str, last: Verdict) -> Incide
     return next((one for one in same if one.verdict is Outcome.IGNORED), None)
 
 
+def come(small: Small, holders: Sequence[str]) -> tuple[int, ...]:
+    """Returns the missing pod ranks that have another pod than the one that has left."""
+    here = ((rank, holders[rank]) for rank in small.missing if rank < len(holders))
+    return tuple(rank for rank, uid in here if uid and uid != small.old.get(rank))
+
+
 def pods_that_come(state: JobState, sighting: Sighting) -> JobState:
     """Returns the state with the pods that another component has created for missing replicas. With a further one the job may
     grow at once."""
     small = state.small
     if small is None:
         return state
-    there = tuple(rank for rank in small.missing if rank < len(sighting.holders) and sighting.holders[rank])
+    there = come(small, sighting.holders)
     if there == small.there:
         return state
     at_once = {"try_at": None, "tries": 0} if set(there) - set(small.there) else {}
@@ -160,7 +178,16 @@ def resized(state: JobState, verdict: Verdict, now: datetime) -> JobState:
         return state.with_(small=None)
     nodes = tuple(dict.fromkeys((*before.nodes, *change.nodes)))[-MOST_NODES:] if change.left else before.nodes
     try_at = now + state.job.limits.grow_again if change.left else None
-    small = Small(since=before.since, missing=missing, nodes=nodes, by_hand=change.by_hand, try_at=try_at)
+    left = {rank: state.holders[rank] for rank in change.left if rank < len(state.holders)}
+    small = Small(
+        since=before.since,
+        missing=missing,
+        nodes=nodes,
+        by_hand=change.by_hand,
+        attempt=change.attempt or before.attempt,
+        old=dict([(rank, uid) for rank, uid in {**before.old, **left}.items() if rank in missing and uid][:MOST_OLD]),
+        try_at=try_at,
+    )
     return without_missing(state.with_(small=small))
 
 

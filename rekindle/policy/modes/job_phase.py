@@ -34,7 +34,10 @@ HELD = "held by a storm"
 NOT_ATTACHED = f"{TRAINING}, not attached"
 """Phase of a job that was attached at some time and is not."""
 
-PHASES = (STARTING, TRAINING, NOT_ATTACHED, RECOVERING, ASKING, HELD, GIVEN_UP, PODS_ENDED, STOPPED)
+SMALL = f"{TRAINING}, small"
+"""Phase of a job that trains with fewer pods than it was started with."""
+
+PHASES = (STARTING, TRAINING, SMALL, NOT_ATTACHED, RECOVERING, ASKING, HELD, GIVEN_UP, PODS_ENDED, STOPPED)
 """Phases of a job whose workflow runs."""
 
 
@@ -52,7 +55,8 @@ def phase(state: JobState, running: Mode | None) -> str:
     silent = not side_of(state.job).reports_its_steps
     if state.progress is None and not (silent and state.attachment):
         return STARTING
-    return TRAINING if state.attachment else NOT_ATTACHED
+    here = SMALL if state.small else TRAINING
+    return here if state.attachment else NOT_ATTACHED
 
 
 def _asking(question: Question) -> str:

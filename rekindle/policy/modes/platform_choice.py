@@ -11,7 +11,9 @@ from rekindle.policy.modes.mode_table import LAST, About, row_of
 
 ALLOWED: dict[str, tuple[Mode, ...]] = {
     Strategy.RETRY: (Mode.ONLINE_RETRY, Mode.DYING_GASP, Mode.POD_RESCHEDULING),
-    Strategy.RECOVER: (Mode.IN_PLACE, Mode.PROCESS_RESCHEDULING, Mode.DYING_GASP, Mode.POD_RESCHEDULING),
+    Strategy.RECOVER: (
+        *(Mode.IN_PLACE, Mode.PROCESS_RESCHEDULING, Mode.ELASTIC_TRAINING, Mode.DYING_GASP, Mode.POD_RESCHEDULING),
+    ),
     Strategy.DUMP: (Mode.DYING_GASP, Mode.POD_RESCHEDULING),
     Strategy.EXIT: (Mode.POD_RESCHEDULING,),
 }

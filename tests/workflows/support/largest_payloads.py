@@ -46,6 +46,7 @@ from rekindle.model.bounds import fitting
 from rekindle.model.cluster import ClusterEvent, JobPhase, JobView, PodPhase
 from rekindle.model.contract import Announced, PlatformAnswer, PlatformRequest, Words, WordsRequest, WordsWritten
 from rekindle.model.dialogue import FaultRank, Heard, Order, Receipt, Report, ReportKind
+from rekindle.model.elastic import Small
 from rekindle.model.explained import FactNow, Mark, NodeNow, NodesNow, NodesRequest, PodThere, There
 from rekindle.model.fault import (
     EXPECTED_HOLDER,
@@ -118,7 +119,7 @@ from rekindle.policy.account.spans import LONGEST_CODE, LONGEST_NODE
 from rekindle.policy.detection.devices import DeviceOfRank
 from rekindle.policy.detection.pod_ranks import TOLD_PROBLEMS
 from rekindle.policy.detection.sighting import sight
-from rekindle.policy.modes import cases, contract_words
+from rekindle.policy.modes import cases, contract_words, elastic
 from rekindle.policy.modes.cases import Case
 from rekindle.policy.modes.eligibility import MOST_REPLACED
 from rekindle.policy.modes.mode_table import LAST
@@ -439,7 +440,22 @@ def worn(job: Job, sighting: Sighting) -> JobState:
     found = bad(found, sighting).with_(links=(OnBackup(ranks=EVERY_SECOND, maintenance=TEXT),), question=question)
     case = cases.next_case(found.with_(problems=()), NOW)
     assert case
-    return job_reducers.judged(found, case, f"given_up: {TEXT}")
+    return job_reducers.judged(found, case, f"given_up: {TEXT}").with_(small=smallest(job))
+
+
+def smallest(job: Job) -> Small:
+    """Returns the state of a job that has lost every second pod."""
+    missing = tuple(range(0, job.pods, 2))
+    return Small(
+        since=NOW,
+        missing=missing,
+        nodes=tuple(a_name(number) for number in range(elastic.MOST_NODES)),
+        attempt="u" * 50,
+        old=dict.fromkeys(missing[: elastic.MOST_OLD], "u" * HOLDER_LENGTH),
+        there=missing,
+        try_at=NOW,
+        last_try=TEXT,
+    )
 
 
 def bad(found: JobState, sighting: Sighting) -> JobState:
