@@ -147,8 +147,10 @@ class PodActivities:
                 lost = await self._nodes(pod for pod in pods if rank_of(pod) == pod_rank)
                 bad = {node.metadata.name for node in lost if is_lost(node)}
                 unfit, before = await self._if_granted(request, pods, *bad)
-                avoid = sorted({*request.avoid_nodes, *bad, *unfit.both})
-                made = await self._cluster.ensure_replacement(job_id, pod_rank, name, avoid)
+                avoid = {*request.avoid_nodes, *bad, *unfit.both}
+                if request.waits:
+                    avoid -= {node.metadata.name for node in await self._cluster.nodes() if is_lost(node)}
+                made = await self._cluster.ensure_replacement(job_id, pod_rank, name, sorted(avoid))
                 old = ref(made.old) if made.old else None
                 return Replacement(old=old, backup=ref(made.backup), standby=was_standby(made.backup, name), before=before)
 

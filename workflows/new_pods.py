@@ -49,6 +49,9 @@ class PodFails(Exception):
 class NewPods(ProcessLevel):
     """Mode whose new pods take the ranks of faulty ones."""
 
+    WAITS = False
+    """True if training goes on while new pods wait, so that a node that is lost now may still come back for them."""
+
     def __init__(self, request: ModeRequest, context: RecoveryContext | None) -> None:
         super().__init__(request, context)
         self.backups: dict[int, Replacement] = {}
@@ -113,6 +116,7 @@ class NewPods(ProcessLevel):
                 name_suffix=f"{self.context.incident:04d}",
                 avoid_nodes=avoid,
                 spare=wish,
+                waits=self.WAITS,
             )
             self.backups[pod_rank] = await self._made_in_turn(request)
         scheduled_by = workflow.now() + self.patience_for_spare

@@ -32,6 +32,7 @@ from workflows.process_level import NEWS, answer
 @workflow.defn(name=Workflows.SCALING, failure_exception_types=[Exception])
 class Scaling(NewPods):
     MODE = Mode.SCALING
+    WAITS = True
     resized: Resized | None = None
 
     @workflow.init

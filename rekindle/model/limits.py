@@ -98,7 +98,7 @@ class Limits(Written):
 
     grow_again: timedelta = Field(default=timedelta(seconds=60), ge=timedelta(seconds=1))
     """Elastic training: time from an attempt to grow that found no free node, or failed, until the next one. It doubles with each
-    further one, up to ten times as long. Source: ours."""
+    further one, up to five times as long. Source: ours."""
 
     dump: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
     """Dying gasp: time from `dump` until the report that the ranks that are left have saved their state. When exceeded, the job

@@ -3,10 +3,13 @@
 from pathlib import Path
 
 import pytest
+from temporalio.testing import ActivityEnvironment
 
 from activities.clusters.local import LocalCluster
+from activities.pods import PodActivities
 from rekindle.cluster_client import ClusterClient
 from rekindle.model import keys
+from rekindle.model.activities.pods import BackupRequest
 from rekindle.model.cluster import JobObject, JobPhase, Node, NodeStatus, Pod, PodPhase, PodRole
 from simulators.local_cluster.guardian import kill_carriers
 from simulators.local_cluster.scheduling import in_the_way, place
@@ -116,4 +119,28 @@ async def test_the_node_of_a_pod_that_failed_is_as_good_as_any(client: ClusterCl
     made = await cluster.ensure_replacement(submitted.metadata.uid, 1, "demo-worker-1-hot-0001", ())
     view = await until(client, lambda view: bool(view.pods[made.backup.metadata.name].status.conditions))
     assert view.pods[made.backup.metadata.name].spec.node_name == old.spec.node_name
+    await cluster.close()
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_a_pod_that_may_wait_gets_the_node_that_comes_back(
+    waits: bool, client: ClusterClient, socket: Path
+) -> None:
+    """The pod of a missing replica waits on while its node is lost. Where training stands, a lost node is left for good."""
+    cluster = LocalCluster(socket)
+    submitted = await client.submit(job_object(pods=3, accelerators=2))
+    await until_running(client, "demo-worker-2")
+    node = (await client.pod("demo-worker-2")).spec.node_name
+    await client.take_down(node)
+    await client.delete_pod("demo-worker-2")
+    request = BackupRequest(
+        job_id=submitted.metadata.uid, pod_rank=2, name_suffix="0001", avoid_nodes=(), waits=waits, spare=None
+    )
+    made = await ActivityEnvironment().run(PodActivities(cluster).ensure_replacement, request)
+    await client.bring_up(node)
+    other = await client.submit(job_object("other", accelerators=2))
+    found = "demo-worker-2-hot-0001" if waits else f"{other.metadata.name}-worker-0"
+    view = await until(client, lambda view: phase(view, found) is PodPhase.RUNNING)
+    assert view.pods[found].spec.node_name == node
+    assert (view.pods[made.backup.name].spec.node_name == node) is waits
     await cluster.close()

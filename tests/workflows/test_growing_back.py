@@ -1,6 +1,6 @@
 """Growth of a job that trains with fewer pods than it was started with. Success, failures, limits, faults meanwhile."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -11,7 +11,7 @@ from activities.pods import PodActivities
 from rekindle import ids
 from rekindle.client import Rekindle
 from rekindle.model.activities.jobs import SurveyRequest
-from rekindle.model.cluster import PodPhase
+from rekindle.model.cluster import Condition, Pod, PodPhase
 from rekindle.model.job import Job
 from rekindle.model.mode import Mode, Outcome
 from rekindle.policy.modes import elastic as elastic_policy
@@ -67,6 +67,29 @@ async def test_a_job_grows_when_a_node_is_free(temporal: WorkflowEnvironment) ->
         assert state.holders[2] == holder.metadata.uid[:8]
         await world.look()
         assert (await world.status()).state.faults == ()
+
+
+class ComesBack(ScriptedCluster):
+    """Cluster whose lost nodes come back when a new pod is made."""
+
+    async def ensure_backup(self, old: Pod, name: str, avoid_nodes: Sequence[str]) -> Pod:
+        made = await super().ensure_backup(old, name, avoid_nodes)
+        self.conditions.clear()
+        return made
+
+
+async def test_a_new_pod_may_wait_for_a_node_that_is_lost(temporal: WorkflowEnvironment) -> None:
+    """The affinity of a pod cannot be changed when the node is back. So it does not exclude the node."""
+    job = soon()
+    cluster = ComesBack(job, nodes=job.pods)
+    cluster.spare = False
+    cluster.conditions["node-2"] = (Condition(type="Ready", status="False"),)
+    async with training(temporal, job, Script(repairs=OFFERS), cluster) as (world, _):
+        await lose(world, 2)
+        assert ladder(await world.incident()) == [(SMALLER, RECOVERED)]
+        cluster.spare = True
+        assert ladder(await world.incident(2)) == [(GROWS, RECOVERED)]
+        assert cluster.holder(2).spec.node_name == "node-2"
 
 
 async def test_several_pods_come_back_one_after_the_other(temporal: WorkflowEnvironment) -> None:

@@ -20,6 +20,9 @@ class BackupRequest(Value):
     spare: SpareWish | None = None
     """Spare nodes that the mode needs in all. None: it does not ask whether another job needs them."""
 
+    waits: bool = False
+    """True if the pod may wait for a node that is lost now. The affinity of a pod cannot be changed when that node is back."""
+
 
 class Backup(Value):
     old: PodRef

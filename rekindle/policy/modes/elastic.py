@@ -92,7 +92,7 @@ def words(state: JobState, since: str) -> str:
 
 # ---- growth
 
-MOST_PAUSES = 10
+MOST_PAUSES = 5
 """Longest pause between two attempts to grow, as a multiple of the first one."""
 
 
