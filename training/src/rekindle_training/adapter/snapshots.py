@@ -96,15 +96,12 @@ class Snapshots:
         """Thread that copies and sends the latest snapshot."""
         self._said: list[_Said] = []
 
-    @property
-    def are_wanted(self) -> bool:
-        return self._memory is not None
-
     def is_due(self, step: int) -> bool:
         return self._is_on and step % (self._environment.snapshot_every or 1) == 0
 
     @property
     def is_on(self) -> bool:
+        """Returns whether snapshots are taken: a rank of this generation has what no other one has."""
         return self._is_on
 
     def join(self, *, is_first: bool) -> None:
