@@ -16,8 +16,8 @@ from rekindle.model.incident import Incident
 from rekindle.model.keys import ELASTIC, RANK_INDEX
 from rekindle.model.mode import Mode, Outcome
 
-LOST = (3, 1)
-"""Pod ranks whose nodes are lost, one after the other."""
+LOST = 2
+"""Number of nodes that are lost, one after the other."""
 
 SMALL_STEPS = 5
 """Number of steps that are trained with each size."""
@@ -41,12 +41,12 @@ class ElasticDemo(Options):
     @property
     def incidents(self) -> int:
         """Number of incidents of the job."""
-        return len(LOST)
+        return LOST
 
     @property
     def annotations(self) -> dict[str, str]:
         """Annotations of the job."""
-        return {ELASTIC: f"{RANKS - len(LOST)}; wait=0"}
+        return {ELASTIC: f"{RANKS - LOST}; wait=0"}
 
     @property
     def limits(self) -> dict[str, float]:
@@ -56,12 +56,12 @@ class ElasticDemo(Options):
     @property
     def expected(self) -> tuple[tuple[Mode, Outcome], ...]:
         """Modes that are expected to be tried, each with its outcome."""
-        return ((Mode.ELASTIC_TRAINING, Outcome.RECOVERED),) * len(LOST)
+        return ((Mode.ELASTIC_TRAINING, Outcome.RECOVERED),) * LOST
 
     def is_met_by(self, result: dict[str, Any]) -> bool:
         """Returns whether no step was lost, and the job lost one replica after the other and got all back."""
         sizes = [one["replicas"] for one in result["replicas"]]
-        shrunk = list(range(RANKS, RANKS - len(LOST) - 1, -1))
+        shrunk = list(range(RANKS, RANKS - LOST - 1, -1))
         in_turn = sizes[: len(shrunk)] == shrunk and sizes[-1] == RANKS
         return super().is_met_by(result) and result["steps_lost"] == 0 and in_turn
 
@@ -73,10 +73,8 @@ class ElasticScenario(Scenario[ElasticDemo]):
 
     async def strike(self) -> None:
         """Takes down one node after the other, and brings all back when training has gone on without them."""
-        self._struck, down = [], []
-        for number, pod_rank in enumerate(LOST, 1):
-            node = await self._node_of(pod_rank)
-            down.append(node)
+        self._struck, down = [], (await self._nodes_without_manager())[-LOST:]
+        for number, node in enumerate(down, 1):
             self.tell(Step(text=f"{node} is lost, and there is no spare"))
             self._struck.append(time.time())
             await self.cluster.take_down(node)
@@ -88,9 +86,12 @@ class ElasticScenario(Scenario[ElasticDemo]):
         await until(self._has_grown, "the return of all replicas")
         await self._some_steps()
 
-    async def _node_of(self, pod_rank: int) -> str:
+    async def _nodes_without_manager(self) -> list[str]:
+        """Returns the nodes of pods with ranks, by pod rank. That of the manager's pod is left out, which would be a second fault."""
         pods = await self.cluster.pods(self.job_id)
-        return next(pod.spec.node_name for pod in pods if pod.metadata.annotations.get(RANK_INDEX) == str(pod_rank))
+        on = {pod.metadata.annotations.get(RANK_INDEX, ""): pod.spec.node_name for pod in pods}
+        manager = on.pop("")
+        return [node for _, node in sorted(on.items()) if node != manager]
 
     async def _some_steps(self) -> None:
         await self.trains_until(measure.last_step(measure.read_steps(self.job_directory)) + SMALL_STEPS)
@@ -110,7 +111,7 @@ class ElasticScenario(Scenario[ElasticDemo]):
     def more(self, incidents: Sequence[Incident]) -> dict[str, Any]:
         """Adds the number of replicas over time, and what each loss and each return cost."""
         records = measure.read_steps(self.job_directory)
-        left = [RANKS - number for number in range(1, len(LOST) + 1)]
+        left = [RANKS - number for number in range(1, LOST + 1)]
         shrunk = [measure.first_step_since(records, at, ranks) - at for at, ranks in zip(self._struck, left, strict=True)]
         sizes = measure.replicas(records, RANKS // self.options.pods)
         return {
