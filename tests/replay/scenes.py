@@ -258,7 +258,7 @@ SCENES: dict[str, Scene] = {
         _falls_from_mode_to_mode, (JOB, RETRY, IN_PLACE, ELSEWHERE, SAVE, LAST), ALL_ALLOWED, Script(status=406)
     ),
     "small-and-back": Scene(_small_and_back, (JOB, SMALLER, SCALING), ELASTIC, Script(repairs=ANY_SIZE)),
-    "smaller-by-hand": Scene(_smaller_by_hand, (SCALING, SCALING), ELASTIC, Script(repairs=ANY_SIZE)),
+    "smaller-front": Scene(_smaller_by_hand, (SCALING, SCALING), ELASTIC, Script(repairs=ANY_SIZE)),
     "saved": Scene(_restarts, (SAVE, LAST), {"annotations": {RECOVER_STRATEGY: "dump"}}),
     "pods-again": Scene(_faulty("1"), (JOB, AGAIN), FAULTY_PODS),
     "pods-again-in-vain": Scene(_faulty_and_restarts, (AGAIN, LAST), FAULTY_PODS, Script(status=406)),
