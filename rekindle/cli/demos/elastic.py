@@ -87,7 +87,7 @@ class ElasticScenario(Scenario[ElasticDemo]):
         await self._some_steps()
 
     async def _nodes_without_manager(self) -> list[str]:
-        """Returns the nodes of pods with ranks, by pod rank. That of the manager's pod is left out, which would be a second fault."""
+        """Returns the nodes of pods with ranks, by pod rank, without that of the manager, whose loss would be a second fault."""
         pods = await self.cluster.pods(self.job_id)
         on = {pod.metadata.annotations.get(RANK_INDEX, ""): pod.spec.node_name for pod in pods}
         manager = on.pop("")
