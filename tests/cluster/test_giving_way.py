@@ -123,9 +123,7 @@ async def test_the_node_of_a_pod_that_failed_is_as_good_as_any(client: ClusterCl
 
 
 @pytest.mark.parametrize("waits", [True, False])
-async def test_a_pod_that_may_wait_gets_the_node_that_comes_back(
-    waits: bool, client: ClusterClient, socket: Path
-) -> None:
+async def test_a_pod_that_may_wait_gets_the_node_that_comes_back(waits: bool, client: ClusterClient, socket: Path) -> None:
     """The pod of a missing replica waits on while its node is lost. Where training stands, a lost node is left for good."""
     cluster = LocalCluster(socket)
     submitted = await client.submit(job_object(pods=3, accelerators=2))
