@@ -78,8 +78,8 @@ async def test_an_offer_that_the_owner_did_not_configure_is_not_taken(temporal: 
 
 
 @BOTH
-async def test_a_job_that_may_shrink_is_not_told_to(temporal: WorkflowEnvironment, side: Side) -> None:
-    """The owner allows elastic training, and the training side offers to go on with fewer ranks. No mode orders that."""
+async def test_a_job_that_may_shrink_replaces_a_process_first(temporal: WorkflowEnvironment, side: Side) -> None:
+    """The owner allows elastic training, and the training side offers to go on with fewer ranks. A cheaper mode comes first."""
     script = Script(repairs=("downgrade", "recover"))
     async with training(temporal, side("elastic-training,recover-in-place"), script) as (world, peer):
         await peer.report_fault(3)
