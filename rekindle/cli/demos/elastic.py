@@ -108,6 +108,10 @@ class ElasticScenario(Scenario[ElasticDemo]):
             await self.cluster.bring_up(node.metadata.name)
         await super().tidy()
 
+    def counts(self, incident: Incident) -> bool:
+        """Returns whether a replica was lost. Attempts to grow are incidents too."""
+        return incident.ladder[0].mode is not Mode.SCALING
+
     def more(self, incidents: Sequence[Incident]) -> dict[str, Any]:
         """Adds the number of replicas over time, and what each loss and each return cost."""
         records = measure.read_steps(self.job_directory)

@@ -198,6 +198,10 @@ class Scenario(ABC, Generic[Asked]):
             running: the mode that runs now.
         """
 
+    def counts(self, incident: Incident) -> bool:
+        """Returns whether an incident is one of those that the demo causes."""
+        return True
+
     def since(self, incident: Incident) -> float:
         """Returns when the fault happened, in seconds since the epoch, as the watcher saw it."""
         return _seen(incident).timestamp()
@@ -298,7 +302,7 @@ class Scenario(ABC, Generic[Asked]):
 
         async def have_ended() -> bool:
             status = await self._status()
-            found[:] = status.state.history[:count]
+            found[:] = [one for one in status.state.history if self.counts(one)][:count]
             await self.meanwhile(status.running)
             idle = "the incident ends" if status.state.incidents else "waiting for the decision"
             doing = f"{status.running} runs" if status.running else idle
