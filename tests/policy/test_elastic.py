@@ -176,7 +176,7 @@ def attempt(**changes: Any) -> Verdict:
     return Verdict(mode=Mode.SCALING, outcome=Outcome.IGNORED, reason="no spare", **changes)
 
 
-def test_attempts_to_grow_come_later_each_time_up_to_ten_times() -> None:
+def test_attempts_to_grow_come_later_each_time_up_to_five_times() -> None:
     """The first one comes at once where nothing else is said. An attempt that a fault interrupted does not count."""
     state, pauses = small(2), []
     assert elastic.may_grow(state, NOW)
@@ -186,7 +186,7 @@ def test_attempts_to_grow_come_later_each_time_up_to_ten_times() -> None:
         assert state.small.try_at
         pauses.append((state.small.try_at - NOW).total_seconds())
         assert not elastic.may_grow(state, NOW)
-    assert pauses == [60, 120, 240, 480, 600, 600]
+    assert pauses == [60, 120, 240, 300, 300, 300]
     again = elastic.tried(small(2), attempt(training=Training.FAULTED), NOW)
     assert again.small
     assert (again.small.tries, again.small.try_at) == (0, NOW + JOB.limits.grow_again)
