@@ -241,7 +241,7 @@ def progressed(state: JobState, progress: Progress, now: datetime, *, recovering
         return state
     before = state.progress
     if before and before.incarnation != progress.incarnation and not recovering:
-        state = faults.of_a_new_life(state.with_(small=None))
+        state = faults.of_a_new_life(state)  # as small as it was: a manager that follows another one reports its first step too
     of_pods = tuple(one for one in state.problems if not is_of_count(one))
     state = state.with_(progress=progress, account=ledger.stepped(state.account, now.timestamp()))
     return faults.rejudged(_with_problems(again.over(state), of_pods))

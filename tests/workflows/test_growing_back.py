@@ -17,7 +17,7 @@ from rekindle.model.mode import Mode, Outcome
 from rekindle.policy.modes import elastic as elastic_policy
 from tests.fakes.peer import Script, ScriptedPeer
 from tests.fakes.scripted_cluster import ScriptedCluster
-from tests.support.harness import Harness, pod_fault, training
+from tests.support.harness import Harness, pod_fault, register, training
 from tests.workflows.support.openings import SHORT
 from tests.workflows.test_elastic_training import OFFERS, SMALLER, elastic, lose, missing, without_spare
 from tests.workflows.test_process_level import ESCALATE, IN_PLACE, RECOVERED, RESTART, ladder
@@ -67,6 +67,26 @@ async def test_a_job_grows_when_a_node_is_free(temporal: WorkflowEnvironment) ->
         assert state.holders[2] == holder.metadata.uid[:8]
         await world.look()
         assert (await world.status()).state.faults == ()
+
+
+async def test_another_manager_does_not_make_a_small_job_whole(temporal: WorkflowEnvironment) -> None:
+    """It reports a first step too. What is missing is missing still, and comes back when a node is free."""
+    async with small(temporal, Script(repairs=OFFERS), free=False) as (world, _):
+        await world.first_step("another-manager")
+        assert await missing(world) == (2,)
+        world.cluster.node_names.append("node-9")
+        world.cluster.spare = True
+        await world.settled(lambda status: status.state.small is None)
+        assert world.cluster.holder(2).spec.node_name == "node-9"
+
+
+async def test_a_job_whose_owner_allows_no_other_size_any_more_gets_its_pods_back(temporal: WorkflowEnvironment) -> None:
+    """The annotation was removed while a pod was missing. It allows smaller sizes, and is not needed for the full one."""
+    async with small(temporal, Script(repairs=OFFERS), free=False) as (world, _):
+        await register(world.client, world.job.model_copy(update={"elastic": None}))
+        world.cluster.node_names.append("node-9")
+        world.cluster.spare = True
+        await world.settled(lambda status: status.state.small is None)
 
 
 class ComesBack(ScriptedCluster):
