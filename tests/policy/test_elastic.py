@@ -176,7 +176,7 @@ def attempt(**changes: Any) -> Verdict:
     return Verdict(mode=Mode.SCALING, outcome=Outcome.IGNORED, reason="no spare", **changes)
 
 
-def test_attempts_to_grow_come_later_each_time_up_to_ten_times() -> None:
+def test_attempts_to_grow_come_later_each_time_up_to_five_times() -> None:
     """The first one comes at once where nothing else is said. An attempt that a fault interrupted does not count."""
     state, pauses = small(2), []
     assert elastic.may_grow(state, NOW)
@@ -186,7 +186,7 @@ def test_attempts_to_grow_come_later_each_time_up_to_ten_times() -> None:
         assert state.small.try_at
         pauses.append((state.small.try_at - NOW).total_seconds())
         assert not elastic.may_grow(state, NOW)
-    assert pauses == [60, 120, 240, 480, 600, 600]
+    assert pauses == [60, 120, 240, 300, 300, 300]
     again = elastic.tried(small(2), attempt(training=Training.FAULTED), NOW)
     assert again.small
     assert (again.small.tries, again.small.try_at) == (0, NOW + JOB.limits.grow_again)
@@ -198,6 +198,22 @@ def test_a_size_that_a_person_has_set_stays() -> None:
     assert not elastic.may_grow(small(2).with_(storm="20 of 40 nodes report faults"), NOW)
     assert not elastic.may_grow(small(2).with_(job=JOB.model_copy(update={"observe": True})), NOW)
     assert elastic.grows_at(JobState(job=JOB)) is None
+
+
+def test_a_job_grows_back_to_the_size_that_a_person_has_set() -> None:
+    """A pod that leaves because of a fault comes back, and the size stays known. Those that left by request do not."""
+    ordered = elastic.resized(JobState(job=JOB, holders=PODS), verdict(resized=Resized(left=(3,), by_hand=True)), NOW)
+    struck = elastic.resized(ordered, verdict(resized=Resized(left=(1,), nodes=("node-1",))), NOW)
+    assert struck.small
+    assert elastic.grows_at(struck) == NOW + JOB.limits.grow_again
+    assert elastic.next_size(JOB, struck.small, at_once=True) == 3
+    assert elastic.words(struck, "14:02") == "2 of 4 replicas, since 14:02, node-1 lost, waits for one node"
+    tried = elastic.tried(struck, attempt(), NOW)
+    assert tried.small
+    assert tried.small.tries == 1
+    back = elastic.resized(tried, verdict(resized=Resized(came=(1,))), NOW)
+    assert elastic.grows_at(back) is None
+    assert elastic.words(back, "14:02").endswith("as ordered by hand")
 
 
 def test_a_pod_that_others_make_and_a_standby_begin_an_attempt_at_once() -> None:

@@ -84,8 +84,9 @@ def words(state: JobState, since: str) -> str:
         return ""
     missing = len(small.missing)
     lost = f"{few(small.nodes)} lost" if small.nodes else ""
-    waits = "as ordered by hand" if small.by_hand else f"waits for {'one node' if missing == 1 else f'{missing} nodes'}"
-    tried = f"last attempt: {small.last_try}" if small.last_try and not small.by_hand else ""
+    wanted = size_by_itself(job, small) - present(job, small)
+    waits = f"waits for {'one node' if wanted == 1 else f'{wanted} nodes'}" if wanted > 0 else "as ordered by hand"
+    tried = f"last attempt: {small.last_try}" if small.last_try and wanted > 0 else ""
     parts = (f"{job.pods - missing} of {job.pods} replicas", f"since {since}", lost, waits, tried)
     return ", ".join(filter(None, parts))
 
@@ -105,9 +106,21 @@ def may_grow(state: JobState, now: datetime) -> bool:
 def grows_at(state: JobState) -> datetime | None:
     """Returns when the next attempt to grow is due. None: the job has all replicas, or does not grow by itself."""
     small = state.small
-    if small is None or small.by_hand:
+    if small is None or not grows(state.job, small):
         return None
     return small.since if small.try_at is None or (stands_by(state) and not small.tries) else small.try_at
+
+
+def size_by_itself(job: Job, small: Small) -> int:
+    """Returns the size to which a job grows by itself: the one that a person has set, or that with which it was started."""
+    if not small.by_hand:
+        return job.pods
+    return present(job, small) if small.size is None else min(small.size, job.pods)
+
+
+def grows(job: Job, small: Small) -> bool:
+    """Returns whether a small job is to grow by itself."""
+    return present(job, small) < size_by_itself(job, small)
 
 
 def next_size(job: Job, small: Small, *, at_once: bool) -> int:
@@ -116,14 +129,14 @@ def next_size(job: Job, small: Small, *, at_once: bool) -> int:
     Args:
         at_once: all missing replicas come back together.
     """
-    return job.pods if at_once else present(job, small) + 1
+    return size_by_itself(job, small) if at_once else present(job, small) + 1
 
 
 def tried(state: JobState, verdict: Verdict, now: datetime) -> JobState:
     """Returns the state after an attempt to grow that came to no end. The next one comes later each time, unless a fault came
     first."""
     small = state.small
-    if small is None or small.by_hand or (verdict.resized and verdict.resized.came):
+    if small is None or not grows(state.job, small) or (verdict.resized and verdict.resized.came):
         return state
     tries = small.tries + (not verdict.was_interrupted)
     pause = state.job.limits.grow_again * min(2 ** max(0, tries - 1), MOST_PAUSES)
@@ -183,7 +196,8 @@ def resized(state: JobState, verdict: Verdict, now: datetime) -> JobState:
         since=before.since,
         missing=missing,
         nodes=nodes,
-        by_hand=change.by_hand,
+        by_hand=change.by_hand or before.by_hand,
+        size=state.job.pods - len(missing) if change.by_hand else before.size,
         attempt=change.attempt or before.attempt,
         old=dict([(rank, uid) for rank, uid in {**before.old, **left}.items() if rank in missing and uid][:MOST_OLD]),
         try_at=try_at,
