@@ -75,8 +75,7 @@ def registered(state: JobState, registration: Registration, now: datetime) -> Jo
         state = state.with_(registered=True, holders=holders, unswept=contract_words.are_used(job), account=account)
     if DOWNGRADED in job.annotations and job.sub_health is SubHealthStrategy.IGNORE:
         job = job.model_copy(update={"sub_health": _owners_word(state)})  # we wrote `ignore` into the label
-    state = elastic.without_missing(state)
-    return state if job == state.job else faults.rejudged(state.with_(job=job), every=True)
+    return elastic.without_missing(state if job == state.job else faults.rejudged(state.with_(job=job), every=True))
 
 
 def _remembered(state: JobState, registration: Registration, now: datetime) -> JobState:

@@ -139,7 +139,7 @@ def tried(state: JobState, verdict: Verdict, now: datetime) -> JobState:
     if small is None or not grows(state.job, small) or (verdict.resized and verdict.resized.came):
         return state
     tries = small.tries + (not verdict.was_interrupted)
-    pause = state.job.limits.grow_again * min(2 ** max(0, tries - 1), MOST_PAUSES)
+    pause = state.job.limits.grow_again * min(2 ** min(max(0, tries - 1), MOST_PAUSES), MOST_PAUSES)
     after = small.model_copy(update={"tries": tries, "try_at": now + pause, "last_try": verdict.reason})
     return state.with_(small=after)
 
@@ -215,7 +215,9 @@ def nodes_left(faults: Iterable[Fault], pods: Collection[int]) -> tuple[str, ...
 
 
 def without_missing(state: JobState) -> JobState:
-    """Returns the state without holders and faults of missing pods."""
+    """Returns the state without holders and faults of missing pods. A rank that the job does not have is not missing: the owner
+    has changed the number of pods, or somebody what is remembered."""
+    state = state.with_(small=_of_its_pods(state.job, state.small))
     if state.small is None:
         return state
     missing = set(state.small.missing)
@@ -223,6 +225,15 @@ def without_missing(state: JobState) -> JobState:
     left = ((one, _left(state.job, one.fault, missing)) for one in state.faults)
     faults = tuple(_with(one, fault) for one, fault in left if fault is not None)
     return state.with_(holders=holders, faults=faults)
+
+
+def _of_its_pods(job: Job, small: Small | None) -> Small | None:
+    missing = tuple(rank for rank in missing_of(small) if rank < job.pods)
+    if small is None or not 0 < len(missing) < job.pods:
+        return None
+    if missing == small.missing:
+        return small
+    return small.model_copy(update={"missing": missing, "there": tuple(rank for rank in small.there if rank in missing)})
 
 
 def is_whole(state: JobState, sighting: Sighting) -> bool:
