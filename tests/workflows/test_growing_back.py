@@ -1,6 +1,6 @@
 """Growth of a job that trains with fewer pods than it was started with. Success, failures, limits, faults meanwhile."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -10,6 +10,7 @@ from temporalio.testing import ActivityEnvironment, WorkflowEnvironment
 from activities.pods import PodActivities
 from rekindle import ids
 from rekindle.client import Rekindle
+from rekindle.errors import Forbidden
 from rekindle.model.activities.jobs import SurveyRequest
 from rekindle.model.cluster import Condition, Pod, PodPhase
 from rekindle.model.job import Job
@@ -238,6 +239,47 @@ async def test_a_pod_that_others_make_for_the_missing_rank_is_taken_as_it_is(tem
         await world.look()
         state = (await world.status()).state
         assert (state.small, state.faults) == (None, ())
+
+
+async def test_of_pods_that_others_make_the_one_with_a_node_is_taken(temporal: WorkflowEnvironment) -> None:
+    """Their controller makes a pod for each missing rank at once, and the scheduler has chosen which one gets the node."""
+    job = soon()
+    cluster = without_spare(job)
+    async with training(temporal, job, Script(repairs=OFFERS), cluster) as (world, peer):
+        await world.look()
+        for number, rank in enumerate((2, 3), 1):
+            await lose(world, rank)
+            await world.settled(lambda status, number=number: len(elastic_policy.missing_of(status.state.small)) == number)
+        cluster._put(cluster._pod(f"{job.name}-worker-2", 2, "", PodPhase.PENDING))
+        cluster._put(cluster._pod(f"{job.name}-worker-3", 3, "node-9", PodPhase.RUNNING))
+        await world.look()
+        await world.settled(lambda status: elastic_policy.missing_of(status.state.small) == (2,))
+        assert list(peer.received[-1].nodeRankIds) == ["3"]
+
+
+class AwayLater(ScriptedCluster):
+    """Cluster that forbids to follow pods."""
+
+    async def follow(self, job_id: str) -> AsyncGenerator[Sequence[Pod], None]:
+        raise Forbidden("pods is forbidden")
+        yield ()
+
+
+async def test_a_job_whose_new_pods_cannot_be_seen_trains_on(temporal: WorkflowEnvironment) -> None:
+    """Nothing of training was touched, so that nothing is restarted."""
+    job = soon()
+    cluster = AwayLater(job, nodes=job.pods)
+    cluster.spare = False
+    async with training(temporal, job, Script(repairs=OFFERS), cluster) as (world, peer):
+        await world.look()
+        await lose(world, 2)
+        await world.incident()
+        cluster._put(cluster._pod(f"{job.name}-worker-2", 2, "node-9", PodPhase.RUNNING))
+        await world.look()
+        incident = await world.incident(2)
+        assert ladder(incident) == [(GROWS, IGNORED)]
+        assert "pods is forbidden" in incident.ladder[0].reason
+        assert (peer.state, await missing(world)) == ("trains", (2,))
 
 
 async def test_a_standby_brings_a_missing_rank_back(temporal: WorkflowEnvironment) -> None:
