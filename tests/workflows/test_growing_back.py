@@ -257,6 +257,19 @@ async def test_of_pods_that_others_make_the_one_with_a_node_is_taken(temporal: W
         assert list(peer.received[-1].nodeRankIds) == ["3"]
 
 
+async def test_a_job_whose_pods_cannot_be_moved_gets_those_back_that_others_make(temporal: WorkflowEnvironment) -> None:
+    """Rekindle may make none for it. Its controller does."""
+    job = soon(unmovable="its Jobs are placed exclusively")
+    cluster = without_spare(job)
+    async with training(temporal, job, Script(repairs=OFFERS), cluster) as (world, _peer):
+        await world.look()
+        await lose(world, 2)
+        await world.settled(lambda status: status.state.small is not None)
+        cluster._put(cluster._pod(f"{job.name}-worker-2", 2, "node-9", PodPhase.RUNNING))
+        await world.look()
+        await world.settled(lambda status: status.state.small is None)
+
+
 class AwayLater(ScriptedCluster):
     """Cluster that forbids to follow pods."""
 
