@@ -15,13 +15,17 @@ from rekindle.model.activities.jobs import SurveyRequest
 from rekindle.model.cluster import Condition, Pod, PodPhase
 from rekindle.model.job import Job
 from rekindle.model.mode import Mode, Outcome
+from rekindle.model.verdict import Training, Verdict
 from rekindle.policy.modes import elastic as elastic_policy
+from rekindle.policy.modes.cases import Case
+from rekindle.policy.modes.ladder import Plan
 from tests.fakes.peer import Script, ScriptedPeer
 from tests.fakes.scripted_cluster import ScriptedCluster
 from tests.support.harness import Harness, pod_fault, register, training
 from tests.workflows.support.openings import SHORT
 from tests.workflows.test_elastic_training import OFFERS, SMALLER, elastic, lose, missing, without_spare
 from tests.workflows.test_process_level import ESCALATE, IN_PLACE, RECOVERED, RESTART, ladder
+from workflows.child import Child
 
 GROWS, IGNORED, CANCELLED = Mode.SCALING, Outcome.IGNORED, Outcome.CANCELLED
 
@@ -303,6 +307,15 @@ async def test_a_standby_brings_a_missing_rank_back(temporal: WorkflowEnvironmen
         await world.settled(lambda status: status.state.small is None)
         order = next(order for order in peer.received if order.changeStrategy == "upgrade")
         assert '"scale-out-strategy": "DP"' in order.extraParams
+
+
+def test_an_attempt_that_outlives_its_deadline_untouched_restarts_nothing() -> None:
+    """So it is after a long absence of the control plane, while a pod waited for a node. A fault meanwhile leads on."""
+    child = Child(GROWS, Case(plan=Plan(modes=(GROWS, RESTART)), summary="back", replicas=4), 1, elastic())
+    child._late = True
+    untouched = Verdict(mode=GROWS, outcome=CANCELLED, reason="cancelled by request, before training was stopped")
+    assert child._judged(untouched).outcome is IGNORED
+    assert child._judged(untouched.with_(training=Training.FAULTED)).outcome is ESCALATE
 
 
 async def test_a_storm_keeps_a_job_from_growing(temporal: WorkflowEnvironment) -> None:
