@@ -49,7 +49,7 @@ class MakingAnew:
             pods = await until(self._cluster, self._request.job_id, self._is_of_these, pause, self._is_news)
             await self._end(pods)
             made = self._made(pods)
-            if not made.missing or _now() >= deadline:
+            if self._is_enough(made) or _now() >= deadline:
                 return made
 
     def _is_of_these(self, pod: Pod) -> bool:
@@ -58,7 +58,11 @@ class MakingAnew:
     def _is_news(self, pods: Sequence[Pod]) -> bool:
         going = [pod for pod in pods if self._goes(pod)]
         more = any(pod.metadata.uid not in self._goes_at for pod in going)
-        return more or any(_is_over(pod) and pod.metadata.uid not in self._ended for pod in going) or not self._made(pods).missing
+        ended = any(_is_over(pod) and pod.metadata.uid not in self._ended for pod in going)
+        return more or ended or self._is_enough(self._made(pods))
+
+    def _is_enough(self, made: Recreation) -> bool:
+        return not made.missing or 0 < self._request.enough <= len(made.moved)
 
     # ---- the pods that go
 

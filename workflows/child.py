@@ -154,6 +154,8 @@ class Child:
         if not self._late or self._why_cancelled or verdict.outcome is not Outcome.CANCELLED:
             return verdict
         reason = f"the {self.mode} outlived its deadline: {verdict.reason}"
+        if self._row.about is About.SIZE and not verdict.was_interrupted:  # training is untouched, so that nothing has to follow
+            return verdict.with_(outcome=Outcome.IGNORED, reason=reason)
         return verdict.with_(outcome=Outcome.ESCALATE, reason=reason)
 
     def _without_result(self, error: ChildWorkflowError) -> Verdict:

@@ -75,8 +75,7 @@ def registered(state: JobState, registration: Registration, now: datetime) -> Jo
         state = state.with_(registered=True, holders=holders, unswept=contract_words.are_used(job), account=account)
     if DOWNGRADED in job.annotations and job.sub_health is SubHealthStrategy.IGNORE:
         job = job.model_copy(update={"sub_health": _owners_word(state)})  # we wrote `ignore` into the label
-    state = elastic.without_missing(state)
-    return state if job == state.job else faults.rejudged(state.with_(job=job), every=True)
+    return elastic.without_missing(state if job == state.job else faults.rejudged(state.with_(job=job), every=True))
 
 
 def _remembered(state: JobState, registration: Registration, now: datetime) -> JobState:
@@ -241,7 +240,7 @@ def progressed(state: JobState, progress: Progress, now: datetime, *, recovering
         return state
     before = state.progress
     if before and before.incarnation != progress.incarnation and not recovering:
-        state = faults.of_a_new_life(state.with_(small=None))
+        state = faults.of_a_new_life(state)  # as small as it was: a manager that follows another one reports its first step too
     of_pods = tuple(one for one in state.problems if not is_of_count(one))
     state = state.with_(progress=progress, account=ledger.stepped(state.account, now.timestamp()))
     return faults.rejudged(_with_problems(again.over(state), of_pods))

@@ -9,14 +9,17 @@ first.
 from datetime import timedelta
 
 from temporalio import workflow
+from temporalio.exceptions import ActivityError
+from temporalio.workflow import ActivityHandle
 
 from rekindle.ids import Workflows
 from rekindle.model.activities.pods import BackupRequest, Replacement
-from rekindle.model.activities.recreation import Held
+from rekindle.model.activities.recreation import Held, Recreation
 from rekindle.model.dialogue import FaultRank, Order, Report, ReportKind, Strategy
 from rekindle.model.elastic import Resized
 from rekindle.model.incident import ModeRequest, RecoveryContext
 from rekindle.model.mode import Mode, Outcome
+from rekindle.model.situation import Switched
 from rekindle.model.verdict import Training, Verdict
 from rekindle.policy.dialogue import orders
 from rekindle.policy.modes import cases, elastic
@@ -110,8 +113,9 @@ class Scaling(NewPods):
     async def _larger(self, pods: tuple[int, ...]) -> str:
         job = self.context.job
         there = await self._there(pods)
-        if new := tuple(rank for rank in pods if rank not in there):
+        if new := tuple(rank for rank in pods if rank not in there)[: len(pods) - len(there)]:
             await self.new_pods(new)
+        pods = tuple(sorted((*there, *new)))
         async with self.phase("training goes on with more pods"):
             if self.side.hears_of_backups:
                 self.undo.append(("the return of pods is stopped", self._stop))
@@ -122,30 +126,35 @@ class Scaling(NewPods):
         return done if new else f"pod ranks came back: {report.info}"
 
     async def _there(self, pods: tuple[int, ...]) -> tuple[int, ...]:
-        """Returns the pod ranks whose pods another component has created, when these have nodes. It creates all of them for a
-        training side that needs that."""
+        """Returns the pod ranks whose pods another component has created, when these have nodes.
+
+        It creates all of them for a training side that needs that. Otherwise any missing ranks will do, as many as these.
+        """
         small = self.context.small
         assert small is not None, "pods are missing"
-        there = pods if self.side.controller_recreates else self._of(pods, elastic.come(small, await holders_now(self)))
-        if not there:
+        come = pods if self.side.controller_recreates else elastic.come(small, await holders_now(self))
+        if not come:
             return ()
-        held = tuple(Held(pod_rank=rank, holder=small.old.get(rank, ""), told=False) for rank in there)
+        enough = min(len(pods), len(come))
+        held = tuple(Held(pod_rank=rank, holder=small.old.get(rank, ""), told=False) for rank in come)
         async with self.phase("new pods start"):
             until = workflow.now() + self.context.job.limits.backup_scheduled
-            making = steps.make_anew(self.context.job.id, held, self.context.lost_nodes, until)
+            making = steps.make_anew(self.context.job.id, held, self.context.lost_nodes, until, enough)
             await self.until(lambda: making.done() or self.why_stop() is not None, None, "wait for pods of others")
             if end := self.why_stop():
                 cancel_and_forget(making)
                 raise end
-            made = await making
-            if made.missing:
-                raise self.fails(f"no spare: {made.missing}")
-            self.moved = list(made.moved)
-        return there
+            self.moved = await self._of_others(making, enough)
+        return tuple(one.pod_rank for one in self.moved)
 
-    @staticmethod
-    def _of(pods: tuple[int, ...], there: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(rank for rank in there if rank in pods)
+    async def _of_others(self, making: ActivityHandle[Recreation], enough: int) -> list[Switched]:
+        try:
+            made = await making
+        except ActivityError as error:  # training is untouched
+            raise self.fails(f"no spare: the pods of others are not seen: {error.cause}") from error
+        if len(made.moved) < enough:
+            raise self.fails(f"no spare: {made.missing}")
+        return list(made.moved[:enough])
 
     async def made(self, request: BackupRequest) -> Replacement:
         """Creates the pod of a missing rank, which has no holder."""

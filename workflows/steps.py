@@ -252,9 +252,14 @@ def await_running(job_id: str, pods: tuple[PodRef, ...], until: datetime) -> Act
     )
 
 
-def make_anew(job_id: str, held: tuple[Held, ...], lost_nodes: tuple[str, ...], until: datetime) -> ActivityHandle[Recreation]:
+def make_anew(
+    job_id: str, held: tuple[Held, ...], lost_nodes: tuple[str, ...], until: datetime, enough: int = 0
+) -> ActivityHandle[Recreation]:
+    """Args:
+    enough: number of these pods that are waited for; 0: all of them.
+    """
     ranks = bounds.few([str(one.pod_rank) for one in held])
-    request = RecreationRequest(job_id=job_id, held=held, lost_nodes=lost_nodes, within=_left(until))
+    request = RecreationRequest(job_id=job_id, held=held, lost_nodes=lost_nodes, within=_left(until), enough=enough)
     return workflow.start_activity_method(
         PodActivities.make_anew, request, **named(_waiting(request.within), f"wait until pod ranks {ranks} have other pods")
     )

@@ -52,7 +52,10 @@ class Small(Value):
     """Nodes that the missing replicas have left because they are lost, faulty or drained."""
 
     by_hand: bool = False
-    """True if a person has set the size. It does not grow by itself then."""
+    """True if a person has set the size. It does not grow beyond it by itself then."""
+
+    size: int | None = None
+    """Number of replicas that a person has set. None: nobody has, or an earlier version did not keep it."""
 
     attempt: str = ""
     """See `Resized.attempt`."""

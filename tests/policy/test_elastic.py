@@ -14,9 +14,10 @@ from rekindle.model.incident import Incident
 from rekindle.model.job import Job, JobId, SubHealthStrategy
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.standby import Standby
-from rekindle.model.state import JobState, Standing
+from rekindle.model.state import JobState, Registration, Standing
 from rekindle.model.verdict import Training, Verdict
 from rekindle.policy.modes import elastic, eligibility, ladder
+from workflows.job_reducers import registered
 
 STEP = Progress(incarnation="life", step=1, steps_lost=0)
 NOW = datetime(2026, 1, 2, 14, 2, tzinfo=UTC)
@@ -139,7 +140,27 @@ def test_another_party_that_restarts_all_pods_makes_the_job_whole() -> None:
     assert not elastic.is_whole(JobState(job=JOB, holders=PODS), Sighting(holders=("a", "b", "c", "d")))
 
 
-@given(st.sets(st.integers(0, 3)), st.sets(st.integers(0, 3), min_size=1))
+def test_only_ranks_that_the_job_has_are_missing() -> None:
+    """Its owner may change the number of pods, and anybody what is remembered on its object. A job without any pod is none."""
+    state = small(2, 3, there=(2, 3))
+    resized = state.with_(job=JOB.model_copy(update={"pods": 3}), holders=PODS[:3])
+    after = elastic.without_missing(resized).small
+    assert after
+    assert (after.missing, after.there) == ((2,), (2,))
+    assert elastic.without_missing(state.with_(job=JOB.model_copy(update={"pods": 2}))).small is None
+    assert small(0, 1, 2, 3).small is None
+    same = registered(small(2), Registration(job=JOB.model_copy(update={"pods": 2})), NOW)
+    assert same.small is None
+
+
+def test_any_number_of_attempts_that_is_remembered_costs_no_time() -> None:
+    """The pause is computed from it."""
+    after = elastic.tried(small(2, tries=10**15), attempt(), NOW).small
+    assert after
+    assert after.try_at == NOW + elastic.MOST_PAUSES * JOB.limits.grow_again
+
+
+@given(st.sets(st.integers(0, 3), max_size=3), st.sets(st.integers(0, 3), min_size=1))
 def test_a_sighting_of_a_small_job_names_no_missing_pod(missing: set[int], struck: set[int]) -> None:
     """Whatever is missing, and whatever is struck."""
     state = small(*sorted(missing))
@@ -198,6 +219,22 @@ def test_a_size_that_a_person_has_set_stays() -> None:
     assert not elastic.may_grow(small(2).with_(storm="20 of 40 nodes report faults"), NOW)
     assert not elastic.may_grow(small(2).with_(job=JOB.model_copy(update={"observe": True})), NOW)
     assert elastic.grows_at(JobState(job=JOB)) is None
+
+
+def test_a_job_grows_back_to_the_size_that_a_person_has_set() -> None:
+    """A pod that leaves because of a fault comes back, and the size stays known. Those that left by request do not."""
+    ordered = elastic.resized(JobState(job=JOB, holders=PODS), verdict(resized=Resized(left=(3,), by_hand=True)), NOW)
+    struck = elastic.resized(ordered, verdict(resized=Resized(left=(1,), nodes=("node-1",))), NOW)
+    assert struck.small
+    assert elastic.grows_at(struck) == NOW + JOB.limits.grow_again
+    assert elastic.next_size(JOB, struck.small, at_once=True) == 3
+    assert elastic.words(struck, "14:02") == "2 of 4 replicas, since 14:02, node-1 lost, waits for one node"
+    tried = elastic.tried(struck, attempt(), NOW)
+    assert tried.small
+    assert tried.small.tries == 1
+    back = elastic.resized(tried, verdict(resized=Resized(came=(1,))), NOW)
+    assert elastic.grows_at(back) is None
+    assert elastic.words(back, "14:02").endswith("as ordered by hand")
 
 
 def test_a_pod_that_others_make_and_a_standby_begin_an_attempt_at_once() -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
+from rekindle.client import Rekindle
+from rekindle.errors import Refused
 from rekindle.model.elastic import Elastic
 from rekindle.model.incident import Begun
 from rekindle.model.job import Job
@@ -87,6 +89,16 @@ async def test_further_ranks_that_it_chooses_leave_with_the_faulty_ones(temporal
         assert ladder(await world.incident()) == [(SMALLER, RECOVERED)]
         assert list(peer.received[-1].nodeRankIds) == ["1"]
         assert await missing(world) == (1, 3)
+
+
+async def test_a_part_of_the_missing_replicas_does_not_come_back(temporal: WorkflowEnvironment) -> None:
+    """It takes all of them back in one step of the dialogue, so that a size in between is refused."""
+    async with struck(temporal, Script(repairs=OFFERS, isolates=(2,))) as (world, peer, _cluster):
+        await world.incident()
+        orders = len(peer.received)
+        with pytest.raises(Refused, match="takes all missing replicas back together: accepted is 4"):
+            await Rekindle(world.client).scale(world.job.id, replicas=3)
+        assert len(peer.received) == orders
 
 
 async def test_success_without_a_choice_of_ranks_is_success(temporal: WorkflowEnvironment) -> None:

@@ -1,6 +1,6 @@
 """Growth of a job that trains with fewer pods than it was started with. Success, failures, limits, faults meanwhile."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -10,17 +10,22 @@ from temporalio.testing import ActivityEnvironment, WorkflowEnvironment
 from activities.pods import PodActivities
 from rekindle import ids
 from rekindle.client import Rekindle
+from rekindle.errors import Forbidden
 from rekindle.model.activities.jobs import SurveyRequest
 from rekindle.model.cluster import Condition, Pod, PodPhase
 from rekindle.model.job import Job
 from rekindle.model.mode import Mode, Outcome
+from rekindle.model.verdict import Training, Verdict
 from rekindle.policy.modes import elastic as elastic_policy
+from rekindle.policy.modes.cases import Case
+from rekindle.policy.modes.ladder import Plan
 from tests.fakes.peer import Script, ScriptedPeer
 from tests.fakes.scripted_cluster import ScriptedCluster
-from tests.support.harness import Harness, pod_fault, training
+from tests.support.harness import Harness, pod_fault, register, training
 from tests.workflows.support.openings import SHORT
 from tests.workflows.test_elastic_training import OFFERS, SMALLER, elastic, lose, missing, without_spare
 from tests.workflows.test_process_level import ESCALATE, IN_PLACE, RECOVERED, RESTART, ladder
+from workflows.child import Child
 
 GROWS, IGNORED, CANCELLED = Mode.SCALING, Outcome.IGNORED, Outcome.CANCELLED
 
@@ -67,6 +72,26 @@ async def test_a_job_grows_when_a_node_is_free(temporal: WorkflowEnvironment) ->
         assert state.holders[2] == holder.metadata.uid[:8]
         await world.look()
         assert (await world.status()).state.faults == ()
+
+
+async def test_another_manager_does_not_make_a_small_job_whole(temporal: WorkflowEnvironment) -> None:
+    """It reports a first step too. What is missing is missing still, and comes back when a node is free."""
+    async with small(temporal, Script(repairs=OFFERS), free=False) as (world, _):
+        await world.first_step("another-manager")
+        assert await missing(world) == (2,)
+        world.cluster.node_names.append("node-9")
+        world.cluster.spare = True
+        await world.settled(lambda status: status.state.small is None)
+        assert world.cluster.holder(2).spec.node_name == "node-9"
+
+
+async def test_a_job_whose_owner_allows_no_other_size_any_more_gets_its_pods_back(temporal: WorkflowEnvironment) -> None:
+    """The annotation was removed while a pod was missing. It allows smaller sizes, and is not needed for the full one."""
+    async with small(temporal, Script(repairs=OFFERS), free=False) as (world, _):
+        await register(world.client, world.job.model_copy(update={"elastic": None}))
+        world.cluster.node_names.append("node-9")
+        world.cluster.spare = True
+        await world.settled(lambda status: status.state.small is None)
 
 
 class ComesBack(ScriptedCluster):
@@ -220,6 +245,60 @@ async def test_a_pod_that_others_make_for_the_missing_rank_is_taken_as_it_is(tem
         assert (state.small, state.faults) == (None, ())
 
 
+async def test_of_pods_that_others_make_the_one_with_a_node_is_taken(temporal: WorkflowEnvironment) -> None:
+    """Their controller makes a pod for each missing rank at once, and the scheduler has chosen which one gets the node."""
+    job = soon()
+    cluster = without_spare(job)
+    async with training(temporal, job, Script(repairs=OFFERS), cluster) as (world, peer):
+        await world.look()
+        for number, rank in enumerate((2, 3), 1):
+            await lose(world, rank)
+            await world.settled(lambda status, number=number: len(elastic_policy.missing_of(status.state.small)) == number)
+        cluster._put(cluster._pod(f"{job.name}-worker-2", 2, "", PodPhase.PENDING))
+        cluster._put(cluster._pod(f"{job.name}-worker-3", 3, "node-9", PodPhase.RUNNING))
+        await world.look()
+        await world.settled(lambda status: elastic_policy.missing_of(status.state.small) == (2,))
+        assert list(peer.received[-1].nodeRankIds) == ["3"]
+
+
+async def test_a_job_whose_pods_cannot_be_moved_gets_those_back_that_others_make(temporal: WorkflowEnvironment) -> None:
+    """Rekindle may make none for it. Its controller does."""
+    job = soon(unmovable="its Jobs are placed exclusively")
+    cluster = without_spare(job)
+    async with training(temporal, job, Script(repairs=OFFERS), cluster) as (world, _peer):
+        await world.look()
+        await lose(world, 2)
+        await world.settled(lambda status: status.state.small is not None)
+        cluster._put(cluster._pod(f"{job.name}-worker-2", 2, "node-9", PodPhase.RUNNING))
+        await world.look()
+        await world.settled(lambda status: status.state.small is None)
+
+
+class AwayLater(ScriptedCluster):
+    """Cluster that forbids to follow pods."""
+
+    async def follow(self, job_id: str) -> AsyncGenerator[Sequence[Pod], None]:
+        raise Forbidden("pods is forbidden")
+        yield ()
+
+
+async def test_a_job_whose_new_pods_cannot_be_seen_trains_on(temporal: WorkflowEnvironment) -> None:
+    """Nothing of training was touched, so that nothing is restarted."""
+    job = soon()
+    cluster = AwayLater(job, nodes=job.pods)
+    cluster.spare = False
+    async with training(temporal, job, Script(repairs=OFFERS), cluster) as (world, peer):
+        await world.look()
+        await lose(world, 2)
+        await world.incident()
+        cluster._put(cluster._pod(f"{job.name}-worker-2", 2, "node-9", PodPhase.RUNNING))
+        await world.look()
+        incident = await world.incident(2)
+        assert ladder(incident) == [(GROWS, IGNORED)]
+        assert "pods is forbidden" in incident.ladder[0].reason
+        assert (peer.state, await missing(world)) == ("trains", (2,))
+
+
 async def test_a_standby_brings_a_missing_rank_back(temporal: WorkflowEnvironment) -> None:
     """It learns its rank from the order."""
     async with small(temporal, Script(repairs=OFFERS), free=False, standbys=1) as (world, peer):
@@ -228,6 +307,15 @@ async def test_a_standby_brings_a_missing_rank_back(temporal: WorkflowEnvironmen
         await world.settled(lambda status: status.state.small is None)
         order = next(order for order in peer.received if order.changeStrategy == "upgrade")
         assert '"scale-out-strategy": "DP"' in order.extraParams
+
+
+def test_an_attempt_that_outlives_its_deadline_untouched_restarts_nothing() -> None:
+    """So it is after a long absence of the control plane, while a pod waited for a node. A fault meanwhile leads on."""
+    child = Child(GROWS, Case(plan=Plan(modes=(GROWS, RESTART)), summary="back", replicas=4), 1, elastic())
+    child._late = True
+    untouched = Verdict(mode=GROWS, outcome=CANCELLED, reason="cancelled by request, before training was stopped")
+    assert child._judged(untouched).outcome is IGNORED
+    assert child._judged(untouched.with_(training=Training.FAULTED)).outcome is ESCALATE
 
 
 async def test_a_storm_keeps_a_job_from_growing(temporal: WorkflowEnvironment) -> None:

@@ -28,6 +28,8 @@ class RecreationRequest(Value):
     held: tuple[Held, ...]
     lost_nodes: tuple[str, ...]
     within: timedelta
+    enough: int = 0
+    """Number of these pods that are waited for, whichever they are. 0: all of them."""
 
 
 class Recreation(Value):

@@ -84,8 +84,9 @@ def words(state: JobState, since: str) -> str:
         return ""
     missing = len(small.missing)
     lost = f"{few(small.nodes)} lost" if small.nodes else ""
-    waits = "as ordered by hand" if small.by_hand else f"waits for {'one node' if missing == 1 else f'{missing} nodes'}"
-    tried = f"last attempt: {small.last_try}" if small.last_try and not small.by_hand else ""
+    wanted = size_by_itself(job, small) - present(job, small)
+    waits = f"waits for {'one node' if wanted == 1 else f'{wanted} nodes'}" if wanted > 0 else "as ordered by hand"
+    tried = f"last attempt: {small.last_try}" if small.last_try and wanted > 0 else ""
     parts = (f"{job.pods - missing} of {job.pods} replicas", f"since {since}", lost, waits, tried)
     return ", ".join(filter(None, parts))
 
@@ -105,9 +106,21 @@ def may_grow(state: JobState, now: datetime) -> bool:
 def grows_at(state: JobState) -> datetime | None:
     """Returns when the next attempt to grow is due. None: the job has all replicas, or does not grow by itself."""
     small = state.small
-    if small is None or small.by_hand:
+    if small is None or not grows(state.job, small):
         return None
     return small.since if small.try_at is None or (stands_by(state) and not small.tries) else small.try_at
+
+
+def size_by_itself(job: Job, small: Small) -> int:
+    """Returns the size to which a job grows by itself: the one that a person has set, or that with which it was started."""
+    if not small.by_hand:
+        return job.pods
+    return present(job, small) if small.size is None else min(small.size, job.pods)
+
+
+def grows(job: Job, small: Small) -> bool:
+    """Returns whether a small job is to grow by itself."""
+    return present(job, small) < size_by_itself(job, small)
 
 
 def next_size(job: Job, small: Small, *, at_once: bool) -> int:
@@ -116,17 +129,17 @@ def next_size(job: Job, small: Small, *, at_once: bool) -> int:
     Args:
         at_once: all missing replicas come back together.
     """
-    return job.pods if at_once else present(job, small) + 1
+    return size_by_itself(job, small) if at_once else present(job, small) + 1
 
 
 def tried(state: JobState, verdict: Verdict, now: datetime) -> JobState:
     """Returns the state after an attempt to grow that came to no end. The next one comes later each time, unless a fault came
     first."""
     small = state.small
-    if small is None or small.by_hand or (verdict.resized and verdict.resized.came):
+    if small is None or not grows(state.job, small) or (verdict.resized and verdict.resized.came):
         return state
     tries = small.tries + (not verdict.was_interrupted)
-    pause = state.job.limits.grow_again * min(2 ** max(0, tries - 1), MOST_PAUSES)
+    pause = state.job.limits.grow_again * min(2 ** min(max(0, tries - 1), MOST_PAUSES), MOST_PAUSES)
     after = small.model_copy(update={"tries": tries, "try_at": now + pause, "last_try": verdict.reason})
     return state.with_(small=after)
 
@@ -183,7 +196,8 @@ def resized(state: JobState, verdict: Verdict, now: datetime) -> JobState:
         since=before.since,
         missing=missing,
         nodes=nodes,
-        by_hand=change.by_hand,
+        by_hand=change.by_hand or before.by_hand,
+        size=state.job.pods - len(missing) if change.by_hand else before.size,
         attempt=change.attempt or before.attempt,
         old=dict([(rank, uid) for rank, uid in {**before.old, **left}.items() if rank in missing and uid][:MOST_OLD]),
         try_at=try_at,
@@ -201,7 +215,9 @@ def nodes_left(faults: Iterable[Fault], pods: Collection[int]) -> tuple[str, ...
 
 
 def without_missing(state: JobState) -> JobState:
-    """Returns the state without holders and faults of missing pods."""
+    """Returns the state without holders and faults of missing pods. A rank that the job does not have is not missing: the owner
+    has changed the number of pods, or somebody what is remembered."""
+    state = state.with_(small=_of_its_pods(state.job, state.small))
     if state.small is None:
         return state
     missing = set(state.small.missing)
@@ -209,6 +225,15 @@ def without_missing(state: JobState) -> JobState:
     left = ((one, _left(state.job, one.fault, missing)) for one in state.faults)
     faults = tuple(_with(one, fault) for one, fault in left if fault is not None)
     return state.with_(holders=holders, faults=faults)
+
+
+def _of_its_pods(job: Job, small: Small | None) -> Small | None:
+    missing = tuple(rank for rank in missing_of(small) if rank < job.pods)
+    if small is None or not 0 < len(missing) < job.pods:
+        return None
+    if missing == small.missing:
+        return small
+    return small.model_copy(update={"missing": missing, "there": tuple(rank for rank in small.there if rank in missing)})
 
 
 def is_whole(state: JobState, sighting: Sighting) -> bool:

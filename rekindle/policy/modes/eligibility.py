@@ -138,8 +138,9 @@ def operation(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
 
 def scaling(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
     """Returns why the number of pods cannot be changed now, whatever it is to be. Empty: it can be."""
-    fixed = () if state.job.elastic else (elastic.NOT_ELASTIC,)
-    unmovable = (f"its pods cannot be moved: {state.job.unmovable}",) if state.job.unmovable else ()
+    fixed = () if state.job.elastic or state.small else (elastic.NOT_ELASTIC,)  # a small job may get its pods back
+    made_by_others = state.small is not None and bool(state.small.there)
+    unmovable = (f"its pods cannot be moved: {state.job.unmovable}",) if state.job.unmovable and not made_by_others else ()
     faulty = ("something of it is faulty, which is recovered first",) if real_faults(state) else ()
     return (*fixed, *operation(state, pod_rank), *unmovable, *faulty)
 

@@ -218,6 +218,8 @@ def _size_refused(state: JobState, request: ModeRequest) -> str:
         return f"job {state.job.name} has {now} replicas already"
     if request.replicas is not None and request.replicas < now and not side.scales_at_will:
         return f"{side.label} goes on with fewer replicas only after a fault"
+    if side.returns_at_once and now < (request.replicas or 0) < state.job.pods:
+        return f"{side.label} takes all missing replicas back together: accepted is {state.job.pods}"
     return ""
 
 

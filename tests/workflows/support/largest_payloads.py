@@ -450,6 +450,8 @@ def smallest(job: Job) -> Small:
         since=NOW,
         missing=missing,
         nodes=tuple(a_name(number) for number in range(elastic.MOST_NODES)),
+        by_hand=True,
+        size=999_999,
         attempt="u" * 50,
         old=dict.fromkeys(missing[: elastic.MOST_OLD], "u" * HOLDER_LENGTH),
         there=missing,
