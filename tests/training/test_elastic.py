@@ -270,12 +270,15 @@ async def test_ranks_that_are_left_save_the_state_of_all(elastic: Job, gateway: 
 
 
 @pytest.mark.parametrize(
-    "settings", [{"MICRO": "3"}, {"VIEWS": "yes"}, {"WORKERS": "1"}], ids=["micro-batches", "views of buckets", "loader workers"]
+    "settings",
+    [{"MICRO": "3"}, {"VIEWS": "yes"}, {"WORKERS": "1"}, {"COUNTS": "yes"}],
+    ids=["micro-batches", "views of buckets", "loader workers", "counted passes"],
 )
 async def test_gradients_are_gathered_for_each_share_apart(
     settings: dict[str, str], elastic: Job, gateway: GatewayPeer, zygote: Zygote, tmp_path: Path
 ) -> None:
-    """Several passes of one update, gradients that are views of buckets, and loaders with workers change nothing."""
+    """Several passes of one update, gradients that are views of buckets, loaders with workers, and a model that counts its
+    passes change nothing."""
     (tmp_path / "beside").mkdir()
     undisturbed = Job(tmp_path / "beside", zygote, gateway, dict(settings), [], SCRIPT, pods=PODS)
     await undisturbed.start()

@@ -2,7 +2,8 @@
 
 Each rank writes the samples of each step to `samples/RANK.jsonl` when it has drawn them, so that a repeated step is there twice.
 Steps after the first ones take `PACE_MS`. `FAULTS` are `RANK:STEP:PLACE` with commas between them, in which the rank's process
-kills itself once. `KEEPS` names what keeps the number of ranks fixed: `batches`, `groups` or `norm`.
+kills itself once. `KEEPS` names what keeps the number of ranks fixed: `batches`, `groups` or `norm`. With `COUNTS` the model
+counts its passes, in a buffer and in an attribute, and computes with both counts.
 """
 
 import hashlib
@@ -42,6 +43,20 @@ class Samples(Dataset[tuple[torch.Tensor, int]]):
         return torch.randn(16, generator=torch.Generator().manual_seed(index)) + noise, index
 
 
+class Counted(nn.Module):
+    """Divides by what grows with each pass, as an estimate that is the same on all ranks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("passes", torch.zeros(()))
+        self.count = 0
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.passes += 1
+        self.count += 1
+        return inputs / (1 + self.passes / 8) / (1 + self.count / 8)
+
+
 def make_loader(share: int, shares: int) -> DataLoader[Any]:
     sampler: DistributedSampler[Any] = DistributedSampler(Samples(), shares, share, seed=3)
     return DataLoader(Samples(), BATCH, sampler=sampler, drop_last=True, num_workers=int(os.environ.get("WORKERS", "0")))
@@ -66,6 +81,8 @@ def drawn(step: int) -> Iterator[torch.Tensor]:
 (folder / "samples").mkdir(exist_ok=True)
 torch.manual_seed(0)
 layers = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 4))
+if os.environ.get("COUNTS"):
+    layers.append(Counted())
 model = nn.Sequential(layers, nn.SyncBatchNorm(4)) if KEEPS == "norm" else layers  # DDP accepts it on accelerators only
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=4)

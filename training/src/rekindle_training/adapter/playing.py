@@ -11,6 +11,7 @@ from typing import Any
 from rekindle_training.adapter import own
 from rekindle_training.adapter.data_parallel import DataParallel
 from rekindle_training.adapter.own import Own
+from rekindle_training.adapter.pass_state import PassState
 from rekindle_training.adapter.team import Team
 from rekindle_training.adapter.trained import Trained
 from rekindle_training.data import pickled
@@ -33,8 +34,16 @@ class Playing:
             yield next(self._shares.of(self._rank))
             return
         turn = self._turn = object()
+        begun = PassState(module for root in self._trained.modules for module in root.modules())
         for share in shares:
-            with self._as(share, turn), self._wrappers.passes(share, lambda: self._turn is turn, sums=share == shares[-1]):
+            is_first = share == shares[0]
+            if not is_first:
+                begun.put_back()
+            with (
+                self._as(share, turn),
+                begun.sends(self._wrappers.living if is_first else ()),
+                self._wrappers.passes(share, lambda: self._turn is turn, sums=share == shares[-1]),
+            ):
                 yield next(self._shares.of(share))
 
     def drop(self) -> None:
