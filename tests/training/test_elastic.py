@@ -297,6 +297,11 @@ async def test_gradients_are_gathered_for_each_share_apart(
         ("batches", "rank 0: its data are not divided into shares: session(data=rekindle_training.shares(make_loader))"),
         ("groups", "rank 0: the script has made 1 process groups of its own"),
         ("norm", "rank 0: SyncBatchNorm needs the batches of all ranks at once"),
+        (
+            "next",
+            "rank 0: a backward pass is outside of `for batch in training.batches():`: make it before the next batch is drawn",
+        ),
+        ("left", "rank 0: the script updates before its loop over training.batches() has ended: update after that loop"),
     ],
 )
 async def test_a_script_that_needs_all_its_ranks_offers_no_smaller_size(

@@ -2,8 +2,8 @@
 
 Each rank writes the samples of each step to `samples/RANK.jsonl` when it has drawn them, so that a repeated step is there twice.
 Steps after the first ones take `PACE_MS`. `FAULTS` are `RANK:STEP:PLACE` with commas between them, in which the rank's process
-kills itself once. `KEEPS` names what keeps the number of ranks fixed: `batches`, `groups` or `norm`. With `COUNTS` the model
-counts its passes, in a buffer and in an attribute, and computes with both counts.
+kills itself once. `KEEPS` names what keeps the number of ranks fixed: `batches`, `groups`, `norm`, `next` or `left`. With
+`COUNTS` the model counts its passes, in a buffer and in an attribute, and computes with both counts.
 """
 
 import hashlib
@@ -46,6 +46,8 @@ class Samples(Dataset[tuple[torch.Tensor, int]]):
 class Counted(nn.Module):
     """Divides by what grows with each pass, as an estimate that is the same on all ranks."""
 
+    passes: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("passes", torch.zeros(()))
@@ -69,9 +71,14 @@ def fault(place: str, step: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+drawn_from: list[Any] = []
+
+
 def drawn(step: int) -> Iterator[torch.Tensor]:
     """Yields the batches of a step, and writes their samples down."""
-    batches = training.batches() if KEEPS != "batches" else iter([next(data)])
+    batches = iter([next(data)]) if KEEPS == "batches" else training.batches()
+    if KEEPS in ("next", "left"):
+        batches, drawn_from[:] = iter([next(batches)]), [batches] if KEEPS == "left" else []
     for images, numbers in batches:
         with (folder / "samples" / f"{rank}.jsonl").open("a") as log:
             log.write(json.dumps({"step": int(step), "samples": numbers.tolist()}) + "\n")

@@ -23,17 +23,27 @@ class Playing:
 
     def __init__(self, trained: Trained, shares: Shares, wrappers: DataParallel, rank: int, team: Callable[[], Team]) -> None:
         self._trained, self._shares, self._wrappers, self._rank, self._team = trained, shares, wrappers, rank, team
+        assert wrappers.sums is not None
+        self._sums = wrappers.sums
         self._turn = object()
         """Identity of the latest pass over the batches of a step. What an earlier one leaves undone counts no more."""
 
     def batches(self) -> Iterator[Any]:
         """Yields the next batch of each share of this rank, in the order of shares. Gradients of the batches are summed by DDP
         in the passes of the last one."""
+        turn = self._turn = object()
+        self._sums.has_batch = True
+        try:
+            yield from self._drawn(turn)
+        finally:
+            if self._turn is turn:
+                self._sums.has_batch = False
+
+    def _drawn(self, turn: object) -> Iterator[Any]:
         shares = self._team().shares(self._rank)
         if shares == (self._rank,):
             yield next(self._shares.of(self._rank))
             return
-        turn = self._turn = object()
         begun = PassState(module for root in self._trained.modules for module in root.modules())
         for share in shares:
             is_first = share == shares[0]
@@ -49,6 +59,7 @@ class Playing:
     def drop(self) -> None:
         """Gives up the pass that is going on: the step is repeated, and begins with the state that the session puts back."""
         self._turn = object()
+        self._sums.has_batch = False
 
     @contextmanager
     def _as(self, share: int, turn: object) -> Iterator[None]:
