@@ -3,7 +3,8 @@
 Each rank writes the samples of each step to `samples/RANK.jsonl` when it has drawn them, so that a repeated step is there twice.
 Steps after the first ones take `PACE_MS`. `FAULTS` are `RANK:STEP:PLACE` with commas between them, in which the rank's process
 kills itself once. `KEEPS` names what keeps the number of ranks fixed: `batches`, `groups`, `norm`, `next` or `left`. With
-`COUNTS` the model counts its passes, in a buffer and in an attribute, and computes with both counts.
+`COUNTS` the model counts its passes, in a buffer and in an attribute, and computes with both counts. With `BRANCH` the parameters
+that it uses depend on the batch.
 """
 
 import hashlib
@@ -59,6 +60,18 @@ class Counted(nn.Module):
         return inputs / (1 + self.passes / 8) / (1 + self.count / 8)
 
 
+class Branch(nn.Module):
+    """Uses one of two layers, as its input has it. A third one is never used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.layers[int(inputs.sum() > 0)](inputs)
+        return outputs
+
+
 def make_loader(share: int, shares: int) -> DataLoader[Any]:
     sampler: DistributedSampler[Any] = DistributedSampler(Samples(), shares, share, seed=3)
     return DataLoader(Samples(), BATCH, sampler=sampler, drop_last=True, num_workers=int(os.environ.get("WORKERS", "0")))
@@ -90,6 +103,8 @@ torch.manual_seed(0)
 layers = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 4))
 if os.environ.get("COUNTS"):
     layers.append(Counted())
+if os.environ.get("BRANCH"):
+    layers.append(Branch())
 model = nn.Sequential(layers, nn.SyncBatchNorm(4)) if KEEPS == "norm" else layers  # DDP accepts it on accelerators only
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=4)
@@ -98,7 +113,12 @@ shares: Any = data if KEEPS == "batches" else rekindle_training.shares(make_load
 torch.manual_seed(1000 + rank)
 with rekindle_training.session(model, optimizer, state=[scaler], data=shares, checkpoint_every=10) as training:
     fault("joined", training.step)
-    ddp = DistributedDataParallel(layers, gradient_as_bucket_view=bool(os.environ.get("VIEWS")), bucket_cap_mb=0.001)
+    ddp = DistributedDataParallel(
+        layers,
+        gradient_as_bucket_view=bool(os.environ.get("VIEWS")),
+        bucket_cap_mb=0.001,
+        find_unused_parameters="BRANCH" in os.environ,
+    )
     if KEEPS == "groups":
         dist.new_group([0, 1])
     for step in training.steps(STEPS):

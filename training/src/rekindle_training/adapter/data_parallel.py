@@ -111,6 +111,7 @@ class DataParallel:
         parameters = parameters_of(ddps)
         if sums and all(ddp.require_backward_grad_sync for ddp in ddps):
             self.sums.take(share, parameters)
+            self.sums.fill(parameters_of(ddp for ddp in ddps if ddp.find_unused_parameters))
             yield
             self.sums.drop()
             return

@@ -45,6 +45,13 @@ class Sums:
             if parameter in held:
                 parameter.grad = held[parameter]
 
+    def fill(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Gives zeros to parameters that have gradients of other shares only. DDP refuses a last pass that leaves them out."""
+        held = {parameter for of_share in self._apart.values() for parameter in of_share}
+        for parameter in parameters:
+            if parameter.grad is None and parameter in held:
+                parameter.grad = torch.zeros_like(parameter)
+
     def drop(self) -> None:
         """Drops what is apart: the step is repeated, or done."""
         self._apart.clear()
