@@ -271,8 +271,8 @@ async def test_ranks_that_are_left_save_the_state_of_all(elastic: Job, gateway: 
 
 @pytest.mark.parametrize(
     "settings",
-    [{"MICRO": "3"}, {"VIEWS": "yes"}, {"WORKERS": "1"}, {"COUNTS": "yes"}, {"BRANCH": "yes"}],
-    ids=["micro-batches", "views of buckets", "loader workers", "counted passes", "branches"],
+    [{"MICRO": "3"}, {"VIEWS": "yes"}, {"WORKERS": "1"}, {"COUNTS": "yes"}, {"BRANCH": "yes"}, {"MICRO": "3", "SYNC": "yes"}],
+    ids=["micro-batches", "views of buckets", "loader workers", "counted passes", "branches", "sums of sums"],
 )
 async def test_gradients_are_gathered_for_each_share_apart(
     settings: dict[str, str], elastic: Job, gateway: GatewayPeer, zygote: Zygote, tmp_path: Path

@@ -4,7 +4,7 @@ Each rank writes the samples of each step to `samples/RANK.jsonl` when it has dr
 Steps after the first ones take `PACE_MS`. `FAULTS` are `RANK:STEP:PLACE` with commas between them, in which the rank's process
 kills itself once. `KEEPS` names what keeps the number of ranks fixed: `batches`, `groups`, `norm`, `next` or `left`. With
 `COUNTS` the model counts its passes, in a buffer and in an attribute, and computes with both counts. With `BRANCH` the parameters
-that it uses depend on the batch.
+that it uses depend on the batch. With `SYNC` gradients are summed over ranks after each of several batches.
 """
 
 import hashlib
@@ -125,7 +125,7 @@ with rekindle_training.session(model, optimizer, state=[scaler], data=shares, ch
         with step, at_least(*PACE) if step > FAST else nullcontext():
             optimizer.zero_grad(set_to_none=bool(step % 2))
             for micro in range(MICRO):
-                with ddp.no_sync() if micro < MICRO - 1 else nullcontext():
+                with ddp.no_sync() if micro < MICRO - 1 and "SYNC" not in os.environ else nullcontext():
                     for images in drawn(step):
                         scaler.scale(ddp(images).square().mean() / MICRO).backward()
                         fault("between", step)

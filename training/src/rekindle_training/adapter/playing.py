@@ -12,6 +12,7 @@ from rekindle_training.adapter import own
 from rekindle_training.adapter.data_parallel import DataParallel
 from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.pass_state import PassState
+from rekindle_training.adapter.sums import parameters_of
 from rekindle_training.adapter.team import Team
 from rekindle_training.adapter.trained import Trained
 from rekindle_training.data import pickled
@@ -44,6 +45,7 @@ class Playing:
         if shares == (self._rank,):
             yield next(self._shares.of(self._rank))
             return
+        self._sums.begin(shares, parameters_of(self._wrappers.living))
         begun = PassState(module for root in self._trained.modules for module in root.modules())
         for share in shares:
             is_first = share == shares[0]

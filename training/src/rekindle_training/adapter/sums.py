@@ -27,6 +27,14 @@ class Sums:
         self.misuse = ""
         """Reason why this script could not carry the shares of others. Empty: none was seen."""
 
+    def begin(self, shares: Collection[int], parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Lets each share of this rank add to the gradients that are there, such as sums of earlier passes of the step."""
+        if self._apart:
+            return  # each share has added to them already
+        there = [parameter for parameter in parameters if parameter.grad is not None]
+        for share in sorted(shares)[1:]:  # the first one finds them where they are
+            self._apart[share] = {parameter: parameter.grad.clone() for parameter in there if parameter.grad is not None}
+
     @contextmanager
     def share(self, number: int, parameters: Collection[torch.nn.Parameter]) -> Iterator[None]:
         """Keeps the gradients of a share apart from those of others, for passes inside the block that sum nothing."""
