@@ -270,12 +270,15 @@ async def test_ranks_that_are_left_save_the_state_of_all(elastic: Job, gateway: 
 
 
 @pytest.mark.parametrize(
-    "settings", [{"MICRO": "3"}, {"VIEWS": "yes"}, {"WORKERS": "1"}], ids=["micro-batches", "views of buckets", "loader workers"]
+    "settings",
+    [{"MICRO": "3"}, {"VIEWS": "yes"}, {"WORKERS": "1"}, {"COUNTS": "yes"}, {"BRANCH": "yes"}, {"MICRO": "3", "SYNC": "yes"}],
+    ids=["micro-batches", "views of buckets", "loader workers", "counted passes", "branches", "sums of sums"],
 )
 async def test_gradients_are_gathered_for_each_share_apart(
     settings: dict[str, str], elastic: Job, gateway: GatewayPeer, zygote: Zygote, tmp_path: Path
 ) -> None:
-    """Several passes of one update, gradients that are views of buckets, and loaders with workers change nothing."""
+    """Several passes of one update, gradients that are views of buckets, loaders with workers, and a model that counts its
+    passes change nothing."""
     (tmp_path / "beside").mkdir()
     undisturbed = Job(tmp_path / "beside", zygote, gateway, dict(settings), [], SCRIPT, pods=PODS)
     await undisturbed.start()
@@ -294,6 +297,11 @@ async def test_gradients_are_gathered_for_each_share_apart(
         ("batches", "rank 0: its data are not divided into shares: session(data=rekindle_training.shares(make_loader))"),
         ("groups", "rank 0: the script has made 1 process groups of its own"),
         ("norm", "rank 0: SyncBatchNorm needs the batches of all ranks at once"),
+        (
+            "next",
+            "rank 0: a backward pass is outside of `for batch in training.batches():`: make it before the next batch is drawn",
+        ),
+        ("left", "rank 0: the script updates before its loop over training.batches() has ended: update after that loop"),
     ],
 )
 async def test_a_script_that_needs_all_its_ranks_offers_no_smaller_size(

@@ -1,6 +1,8 @@
 """Snapshots in memory of shards that one rank alone holds: a rank that is lost costs a few steps, and not those since the
 checkpoint."""
 
+import asyncio
+import contextlib
 import os
 import re
 import signal
@@ -11,10 +13,11 @@ import pytest
 
 from rekindle_training.adapter.host_memory import GIB, Need, TooLarge, refuse_too_large
 from rekindle_training.adapter.keepers import Domain, SameDomain, keepers
+from rekindle_training.adapter.snapshot_lines import SnapshotLines
 from rekindle_training.manager.repair import can_go_back, plan_of_snapshots
 from rekindle_training.manager.replacements import CannotRepair
 from rekindle_training.manager.reports import FAILED
-from rekindle_training.snapshot_memory import Kind, SnapshotMemory
+from rekindle_training.snapshot_memory import Copy, Kind, SnapshotMemory
 from rekindle_wire.training_pb2 import Snapshot, Standing
 from tests.training.dialogue import all_lost, opened, status
 from tests.training.gateway_service import GatewayPeer
@@ -299,6 +302,43 @@ def test_a_copy_whose_writer_was_killed_does_not_count() -> None:
     assert [(copy.step, bytes(memory.read(copy) or b"")) for copy in memory.copies(Kind.OWN)] == [(6, b"\6" * 100)]
     memory.forget(after=5)
     assert memory.copies(Kind.OWN) == []
+
+
+async def test_a_connection_that_was_cut_is_made_again_for_the_next_copy() -> None:
+    """A firewall may cut it while nothing is sent. Snapshots are kept by the other rank as before."""
+    ours, theirs = (SnapshotMemory(os.memfd_create("rekindle-snapshots-of-a-test")) for _ in range(2))
+    lines, keeper = SnapshotLines(ours, 0, "127.0.0.1"), SnapshotLines(theirs, 1, "127.0.0.1")
+    cuts: list[asyncio.StreamWriter] = []
+
+    async def relayed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answers, there = await asyncio.open_connection(keeper.address.host, keeper.address.port)
+        cuts.append(writer)
+        await asyncio.gather(passed_on(reader, there), passed_on(answers, writer))
+
+    async with await asyncio.start_server(relayed, "127.0.0.1", 0) as relay:
+        keeper.begin(None)
+        lines.begin(keeper.address._replace(port=relay.sockets[0].getsockname()[1]))
+        for step in (3, 6, 9):
+            assert await asyncio.to_thread(lines.send, copy_of(ours, step))
+            cuts[-1].transport.abort()
+        assert [copy.step for copy in theirs.copies(Kind.KEPT)] == [9, 6]
+        lines.close()
+        keeper.close()
+
+
+async def passed_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Passes on what arrives, until either side is cut."""
+    with contextlib.suppress(OSError):
+        while content := await reader.read(2**16):
+            writer.write(content)
+    writer.close()
+
+
+def copy_of(memory: SnapshotMemory, step: int) -> Copy:
+    """Returns a snapshot of rank 0 after a step."""
+    place, content = memory.begin(Kind.OWN, 0, 100)
+    content[:] = bytes([step]) * 100
+    return memory.seal(place, 0, step, 100)
 
 
 def memory_of(job: Job, rank: int) -> SnapshotMemory:

@@ -2,7 +2,9 @@
 
 Each rank writes the samples of each step to `samples/RANK.jsonl` when it has drawn them, so that a repeated step is there twice.
 Steps after the first ones take `PACE_MS`. `FAULTS` are `RANK:STEP:PLACE` with commas between them, in which the rank's process
-kills itself once. `KEEPS` names what keeps the number of ranks fixed: `batches`, `groups` or `norm`.
+kills itself once. `KEEPS` names what keeps the number of ranks fixed: `batches`, `groups`, `norm`, `next` or `left`. With
+`COUNTS` the model counts its passes, in a buffer and in an attribute, and computes with both counts. With `BRANCH` the parameters
+that it uses depend on the batch. With `SYNC` gradients are summed over ranks after each of several batches.
 """
 
 import hashlib
@@ -42,6 +44,34 @@ class Samples(Dataset[tuple[torch.Tensor, int]]):
         return torch.randn(16, generator=torch.Generator().manual_seed(index)) + noise, index
 
 
+class Counted(nn.Module):
+    """Divides by what grows with each pass, as an estimate that is the same on all ranks."""
+
+    passes: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("passes", torch.zeros(()))
+        self.count = 0
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.passes += 1
+        self.count += 1
+        return inputs / (1 + self.passes / 8) / (1 + self.count / 8)
+
+
+class Branch(nn.Module):
+    """Uses one of two layers, as its input has it. A third one is never used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.layers[int(inputs.sum() > 0)](inputs)
+        return outputs
+
+
 def make_loader(share: int, shares: int) -> DataLoader[Any]:
     sampler: DistributedSampler[Any] = DistributedSampler(Samples(), shares, share, seed=3)
     return DataLoader(Samples(), BATCH, sampler=sampler, drop_last=True, num_workers=int(os.environ.get("WORKERS", "0")))
@@ -54,9 +84,14 @@ def fault(place: str, step: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+drawn_from: list[Any] = []
+
+
 def drawn(step: int) -> Iterator[torch.Tensor]:
     """Yields the batches of a step, and writes their samples down."""
-    batches = training.batches() if KEEPS != "batches" else iter([next(data)])
+    batches = iter([next(data)]) if KEEPS == "batches" else training.batches()
+    if KEEPS in ("next", "left"):
+        batches, drawn_from[:] = iter([next(batches)]), [batches] if KEEPS == "left" else []
     for images, numbers in batches:
         with (folder / "samples" / f"{rank}.jsonl").open("a") as log:
             log.write(json.dumps({"step": int(step), "samples": numbers.tolist()}) + "\n")
@@ -66,6 +101,10 @@ def drawn(step: int) -> Iterator[torch.Tensor]:
 (folder / "samples").mkdir(exist_ok=True)
 torch.manual_seed(0)
 layers = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 4))
+if os.environ.get("COUNTS"):
+    layers.append(Counted())
+if os.environ.get("BRANCH"):
+    layers.append(Branch())
 model = nn.Sequential(layers, nn.SyncBatchNorm(4)) if KEEPS == "norm" else layers  # DDP accepts it on accelerators only
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=4)
@@ -74,14 +113,19 @@ shares: Any = data if KEEPS == "batches" else rekindle_training.shares(make_load
 torch.manual_seed(1000 + rank)
 with rekindle_training.session(model, optimizer, state=[scaler], data=shares, checkpoint_every=10) as training:
     fault("joined", training.step)
-    ddp = DistributedDataParallel(layers, gradient_as_bucket_view=bool(os.environ.get("VIEWS")), bucket_cap_mb=0.001)
+    ddp = DistributedDataParallel(
+        layers,
+        gradient_as_bucket_view=bool(os.environ.get("VIEWS")),
+        bucket_cap_mb=0.001,
+        find_unused_parameters="BRANCH" in os.environ,
+    )
     if KEEPS == "groups":
         dist.new_group([0, 1])
     for step in training.steps(STEPS):
         with step, at_least(*PACE) if step > FAST else nullcontext():
             optimizer.zero_grad(set_to_none=bool(step % 2))
             for micro in range(MICRO):
-                with ddp.no_sync() if micro < MICRO - 1 else nullcontext():
+                with ddp.no_sync() if micro < MICRO - 1 and "SYNC" not in os.environ else nullcontext():
                     for images in drawn(step):
                         scaler.scale(ddp(images).square().mean() / MICRO).backward()
                         fault("between", step)

@@ -107,10 +107,11 @@ class DataParallel:
                 that further passes follow (`no_sync`).
         """
         assert self.sums is not None
-        ddps = self._living()
+        ddps = self.living
         parameters = parameters_of(ddps)
         if sums and all(ddp.require_backward_grad_sync for ddp in ddps):
             self.sums.take(share, parameters)
+            self.sums.fill(parameters_of(ddp for ddp in ddps if ddp.find_unused_parameters))
             yield
             self.sums.drop()
             return
@@ -128,7 +129,7 @@ class DataParallel:
     @property
     def count(self) -> int:
         """Number of models that are wrapped."""
-        return len(self._living())
+        return len(self.living)
 
     def settle(self) -> None:
         """Called by all ranks when a step has its gradients. Buckets become those that the first backward pass has found.
@@ -179,7 +180,7 @@ class DataParallel:
         """Raises RuntimeError where the script has wrapped fewer models than the ranks whose state this one has taken.
         Raises TypeError where a wrapper has a state that no replacement can be given."""
         self.alone = False
-        for ddp in self._living():
+        for ddp in self.living:
             _refuse_state(ddp)
         if self._awaited:
             raise RuntimeError(
@@ -197,13 +198,15 @@ class DataParallel:
 
     def flags(self) -> list[Flags]:
         """Flags of each wrapper."""
-        return [{name: getattr(ddp, name) for name in FLAGS} for ddp in self._living()]
+        return [{name: getattr(ddp, name) for name in FLAGS} for ddp in self.living]
 
     def put_flags(self, flags: list[Flags]) -> None:
-        for ddp, then in zip(self._living(), flags, strict=False):
+        for ddp, then in zip(self.living, flags, strict=False):
             vars(ddp).update(then)
 
-    def _living(self) -> list[DistributedDataParallel]:
+    @property
+    def living(self) -> list[DistributedDataParallel]:
+        """Wrappers that the script still has."""
         return [ddp for wrapper in self._wrappers if (ddp := wrapper.ddp()) is not None]
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:

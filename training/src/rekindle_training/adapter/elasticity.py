@@ -9,6 +9,7 @@ from rekindle_training.adapter.rank import Rank
 def fixed_size(rank: Rank, boundary: Boundary) -> str:
     """Returns why the number of ranks cannot change. Empty: it can."""
     trained, communicator = rank.trained, rank.communicator
+    misuse = rank.wrappers.sums.misuse if rank.wrappers.sums is not None else ""
     modules = [module for root in trained.modules for module in root.modules()]
     reasons = {
         "its data are not divided into shares: session(data=rekindle_training.shares(make_loader))": rank.shares is None,
@@ -20,6 +21,7 @@ def fixed_size(rank: Rank, boundary: Boundary) -> str:
         "SyncBatchNorm needs the batches of all ranks at once": any(
             isinstance(module, torch.nn.SyncBatchNorm) for module in modules
         ),
+        misuse: bool(misuse),
         "gradients are gathered over several steps: put all passes of one update into one `with step:`": boundary.gathers,
     }
     return next((reason for reason, holds in reasons.items() if holds), "")

@@ -11,6 +11,8 @@ from typing import Any
 from rekindle_training.adapter import own
 from rekindle_training.adapter.data_parallel import DataParallel
 from rekindle_training.adapter.own import Own
+from rekindle_training.adapter.pass_state import PassState
+from rekindle_training.adapter.sums import parameters_of
 from rekindle_training.adapter.team import Team
 from rekindle_training.adapter.trained import Trained
 from rekindle_training.data import pickled
@@ -22,24 +24,44 @@ class Playing:
 
     def __init__(self, trained: Trained, shares: Shares, wrappers: DataParallel, rank: int, team: Callable[[], Team]) -> None:
         self._trained, self._shares, self._wrappers, self._rank, self._team = trained, shares, wrappers, rank, team
+        assert wrappers.sums is not None
+        self._sums = wrappers.sums
         self._turn = object()
         """Identity of the latest pass over the batches of a step. What an earlier one leaves undone counts no more."""
 
     def batches(self) -> Iterator[Any]:
         """Yields the next batch of each share of this rank, in the order of shares. Gradients of the batches are summed by DDP
         in the passes of the last one."""
+        turn = self._turn = object()
+        self._sums.has_batch = True
+        try:
+            yield from self._drawn(turn)
+        finally:
+            if self._turn is turn:
+                self._sums.has_batch = False
+
+    def _drawn(self, turn: object) -> Iterator[Any]:
         shares = self._team().shares(self._rank)
         if shares == (self._rank,):
             yield next(self._shares.of(self._rank))
             return
-        turn = self._turn = object()
+        self._sums.begin(shares, parameters_of(self._wrappers.living))
+        begun = PassState(module for root in self._trained.modules for module in root.modules())
         for share in shares:
-            with self._as(share, turn), self._wrappers.passes(share, lambda: self._turn is turn, sums=share == shares[-1]):
+            is_first = share == shares[0]
+            if not is_first:
+                begun.put_back()
+            with (
+                self._as(share, turn),
+                begun.sends(self._wrappers.living if is_first else ()),
+                self._wrappers.passes(share, lambda: self._turn is turn, sums=share == shares[-1]),
+            ):
                 yield next(self._shares.of(share))
 
     def drop(self) -> None:
         """Gives up the pass that is going on: the step is repeated, and begins with the state that the session puts back."""
         self._turn = object()
+        self._sums.has_batch = False
 
     @contextmanager
     def _as(self, share: int, turn: object) -> Iterator[None]:

@@ -1,7 +1,7 @@
 """Connections over which ranks send their snapshots to the ranks that keep them, beside the computation.
 
-They are no part of a process group, so that no collective waits for them. If one breaks, training goes on: its rank then has
-its snapshots in its own pod only, until the next generation.
+They are no part of a process group, so that no collective waits for them. If one breaks, training goes on, and it is made again
+for the next copy. Until then its rank has its newest snapshots in its own pod only.
 """
 
 import logging
@@ -58,8 +58,18 @@ class SnapshotLines:
         """
         if self._keeper is None:
             return True
+        had_line = self._line is not None
+        try:
+            return self._sent(copy, self._keeper)
+        except OSError:
+            self._hang_up()
+            if not had_line:
+                raise
+        return self._sent(copy, self._keeper)  # the connection may have been cut while nothing was sent
+
+    def _sent(self, copy: Copy, keeper: Address) -> bool:
         if self._line is None:
-            self._line = self._called(self._keeper)
+            self._line = self._called(keeper)
         self._line.sendall(_OFFER.pack(copy.step, copy.length, copy.digest))
         if _received(self._line, 1) == _THERE:
             return True
@@ -80,7 +90,16 @@ class SnapshotLines:
                 line.shutdown(socket.SHUT_RDWR)
             line.close()
 
+    def _hang_up(self) -> None:
+        line, self._line = self._line, None
+        if line is not None:
+            line.close()
+            with self._lock:
+                self._all = [one for one in self._all if one is not line]
+
     def _called(self, keeper: Address) -> socket.socket:
+        if self._closed:
+            raise ConnectionAbortedError("the generation is over")
         line = socket.create_connection((keeper.host, keeper.port), CONNECT_SECONDS)
         line.settimeout(None)
         self._remember(line)

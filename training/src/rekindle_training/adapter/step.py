@@ -530,6 +530,8 @@ class Attempts:
                 # A rank that has left a collective out would meet the others in those of the wrappers.
                 self._rank.communicator.agree(word)
             self._rank.wrappers.settle()
+            if (sums := self._rank.wrappers.sums) is not None:
+                sums.before_update()
             self._prove_repetition()
             self._rank.peer_backup.exchange(self._now.number, own)
             self._rank.communicator.agree(word)

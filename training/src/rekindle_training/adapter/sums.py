@@ -22,6 +22,18 @@ class Sums:
         self._team, self._rank, self._places = team, rank, places
         self._apart: dict[int, dict[torch.Tensor, torch.Tensor]] = {}
         """Gradients of shares that are not summed yet, by share and parameter."""
+        self.has_batch = False
+        """True while the script goes through the batches of a step."""
+        self.misuse = ""
+        """Reason why this script could not carry the shares of others. Empty: none was seen."""
+
+    def begin(self, shares: Collection[int], parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Lets each share of this rank add to the gradients that are there, such as sums of earlier passes of the step."""
+        if self._apart:
+            return  # each share has added to them already
+        there = [parameter for parameter in parameters if parameter.grad is not None]
+        for share in sorted(shares)[1:]:  # the first one finds them where they are
+            self._apart[share] = {parameter: parameter.grad.clone() for parameter in there if parameter.grad is not None}
 
     @contextmanager
     def share(self, number: int, parameters: Collection[torch.nn.Parameter]) -> Iterator[None]:
@@ -41,15 +53,35 @@ class Sums:
             if parameter in held:
                 parameter.grad = held[parameter]
 
+    def fill(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Gives zeros to parameters that have gradients of other shares only. DDP refuses a last pass that leaves them out."""
+        held = {parameter for of_share in self._apart.values() for parameter in of_share}
+        for parameter in parameters:
+            if parameter.grad is None and parameter in held:
+                parameter.grad = torch.zeros_like(parameter)
+
     def drop(self) -> None:
         """Drops what is apart: the step is repeated, or done."""
         self._apart.clear()
+
+    def before_update(self) -> None:
+        """Notes an update that does not have the gradients of all shares."""
+        if self.has_batch:
+            self._note("the script updates before its loop over training.batches() has ended: update after that loop")
+
+    def _note(self, misuse: str) -> None:
+        """Notes what a job of full size can do only. Raises Refused if ranks are missing, as the update would be another one."""
+        self.misuse = misuse
+        if not self._team().is_whole:
+            self._places.refuse(misuse)
 
     def hook(self, _state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Returns the mean of a bucket's gradients over all shares. Called by DDP in the last pass of a step.
 
         Each rank sums one part of the bucket, so that each gradient is sent twice, as in an all-reduce.
         """
+        if not self.has_batch:
+            self._note("a backward pass is outside of `for batch in training.batches():`: make it before the next batch is drawn")
         buffer = bucket.buffer()
         with self._places.ours():
             result = self._mean([*self._of_other_shares(bucket), buffer])

@@ -45,4 +45,11 @@ class Team:
 
     def shares(self, rank: int) -> tuple[int, ...]:
         """Returns the ranks whose shares this rank computes in each step, in their order."""
-        return tuple(share for share, carrier in enumerate(self.carriers) if carrier == rank)
+        return self._shares.get(rank, ())
+
+    @cached_property
+    def _shares(self) -> dict[int, tuple[int, ...]]:
+        found: dict[int, list[int]] = {}
+        for share, carrier in enumerate(self.carriers):
+            found.setdefault(carrier, []).append(share)
+        return {rank: tuple(shares) for rank, shares in found.items()}

@@ -1,5 +1,7 @@
 """Decides which rank carries whose share of a batch when ranks leave or come back."""
 
+import heapq
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from rekindle_training.manager.replacements import CannotRepair
@@ -19,14 +21,17 @@ def without(carriers: Carriers, leaving: Collection[int]) -> Carriers:
     Raises:
         CannotRepair: no rank stays.
     """
-    stay = sorted(set(carriers) - set(leaving))
+    stay = set(carriers) - set(leaving)
     if not stay:
         raise CannotRepair("no rank would be left to train")
     found = [carrier if carrier in stay else None for carrier in carriers]
-    found[0] = stay[0]
+    found[0] = min(stay)
+    carried = Counter(found)
+    fewest = sorted((carried[rank], rank) for rank in stay)
     for share, carrier in enumerate(found):
         if carrier is None:
-            found[share] = min(stay, key=lambda rank: (found.count(rank), rank))
+            number, found[share] = fewest[0]
+            heapq.heapreplace(fewest, (number + 1, fewest[0][1]))
     return tuple(carrier for carrier in found if carrier is not None)
 
 
