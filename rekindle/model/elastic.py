@@ -64,7 +64,7 @@ class Small(Value):
     """Last holders of missing replicas, by pod rank, as `Sighting.holders`. Only the first ones are kept."""
 
     there: Ranks = ()
-    """Pod ranks of missing replicas whose pods another component has created, and that have a node."""
+    """Pod ranks of missing replicas whose pods another component has created. Only the first ones are kept."""
 
     tries: int = 0
     """Number of attempts to grow, since the last change of the size, that came to no end."""

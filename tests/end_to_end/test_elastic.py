@@ -10,7 +10,7 @@ import pytest_asyncio
 from rekindle.cli.demos.elastic import ElasticDemo, ElasticScenario
 from rekindle.cli.stack import Machine, Stack, running
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(900)]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -6,7 +6,7 @@ from rekindle.cli.demos.process_faults import ProcessFaultScenario
 from rekindle.cli.demos.snapshots import SnapshotsDemo
 from tests.end_to_end.conftest import Product
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(900)]
 
 
 @pytest.mark.parametrize("lose_pod", [False, True], ids=["rank", "pod"])

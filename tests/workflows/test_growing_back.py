@@ -251,9 +251,10 @@ async def test_of_pods_that_others_make_the_one_with_a_node_is_taken(temporal: W
     cluster = without_spare(job)
     async with training(temporal, job, Script(repairs=OFFERS), cluster) as (world, peer):
         await world.look()
-        for number, rank in enumerate((2, 3), 1):
-            await lose(world, rank)
-            await world.settled(lambda status, number=number: len(elastic_policy.missing_of(status.state.small)) == number)
+        await lose(world, 2)
+        await world.settled(lambda status: elastic_policy.missing_of(status.state.small) == (2,))
+        await lose(world, 3)
+        await world.settled(lambda status: elastic_policy.missing_of(status.state.small) == (2, 3))
         cluster._put(cluster._pod(f"{job.name}-worker-2", 2, "", PodPhase.PENDING))
         cluster._put(cluster._pod(f"{job.name}-worker-3", 3, "node-9", PodPhase.RUNNING))
         await world.look()
@@ -277,9 +278,13 @@ async def test_a_job_whose_pods_cannot_be_moved_gets_those_back_that_others_make
 class AwayLater(ScriptedCluster):
     """Cluster that forbids to follow pods."""
 
+    forbids = True
+
     async def follow(self, job_id: str) -> AsyncGenerator[Sequence[Pod], None]:
-        raise Forbidden("pods is forbidden")
-        yield ()
+        if self.forbids:
+            raise Forbidden("pods is forbidden")
+        async for pods in super().follow(job_id):
+            yield pods
 
 
 async def test_a_job_whose_new_pods_cannot_be_seen_trains_on(temporal: WorkflowEnvironment) -> None:

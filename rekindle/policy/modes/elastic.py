@@ -16,12 +16,11 @@ from rekindle.model.verdict import Verdict
 
 NOT_ELASTIC = f"its owner allows no other size than that with which it was started (annotation {ELASTIC})"
 
-MOST_NODES = 20
+MOST_NODES = 10
 """Maximum number of nodes that are remembered of missing replicas, for people."""
 
-
-MOST_OLD = 64
-"""Maximum number of missing replicas whose last holders are remembered."""
+MOST_HOLDERS = 64
+"""Maximum number of missing replicas of which the last holders are remembered, and those whose next pods are."""
 
 
 def missing_of(small: Small | None) -> tuple[int, ...]:
@@ -166,7 +165,7 @@ def pods_that_come(state: JobState, sighting: Sighting) -> JobState:
     small = state.small
     if small is None:
         return state
-    there = come(small, sighting.holders)
+    there = come(small, sighting.holders)[:MOST_HOLDERS]
     if there == small.there:
         return state
     at_once = {"try_at": None, "tries": 0} if set(there) - set(small.there) else {}
@@ -199,7 +198,7 @@ def resized(state: JobState, verdict: Verdict, now: datetime) -> JobState:
         by_hand=change.by_hand or before.by_hand,
         size=state.job.pods - len(missing) if change.by_hand else before.size,
         attempt=change.attempt or before.attempt,
-        old=dict([(rank, uid) for rank, uid in {**before.old, **left}.items() if rank in missing and uid][:MOST_OLD]),
+        old=dict([(rank, uid) for rank, uid in {**before.old, **left}.items() if rank in missing and uid][:MOST_HOLDERS]),
         try_at=try_at,
     )
     return without_missing(state.with_(small=small))

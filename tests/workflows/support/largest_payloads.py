@@ -453,8 +453,8 @@ def smallest(job: Job) -> Small:
         by_hand=True,
         size=999_999,
         attempt="u" * 50,
-        old=dict.fromkeys(missing[: elastic.MOST_OLD], "u" * HOLDER_LENGTH),
-        there=missing,
+        old=dict.fromkeys(missing[: elastic.MOST_HOLDERS], "u" * HOLDER_LENGTH),
+        there=missing[: elastic.MOST_HOLDERS],
         try_at=NOW,
         last_try=TEXT,
     )
