@@ -32,7 +32,7 @@ FIRST_IN_STEP, EVERY = 20, 30
 """First step in which a job injects a fault into itself, and steps between two such faults."""
 SLOW_MS = 1000.0
 """Duration of a step in milliseconds, when a job would otherwise run out of steps before its last fault."""
-PATIENCE = 120.0
+PATIENCE = 300.0
 """Time limit in seconds for one event; a row in which it does not happen is aborted."""
 TAIL = 4096
 """Number of bytes at the end of a step log that are read for its last line."""

@@ -49,6 +49,7 @@ async def test_the_pod_of_a_lost_node_leaves_and_training_goes_on(temporal: Work
     """One order names it, its pod is deleted, no step is lost, and the state of the job says what is missing since when."""
     job = elastic()
     async with training(temporal, job, Script(repairs=OFFERS), without_spare(job)) as (world, peer):
+        await world.look()
         await lose(world, 2)
         incident = await world.incident()
         assert ladder(incident) == [(SMALLER, RECOVERED)]
