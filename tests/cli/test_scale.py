@@ -11,7 +11,7 @@ from tests.workflows.test_elastic_training import OFFERS, elastic, lose, without
 
 
 async def test_a_job_is_scaled_and_every_view_says_so(temporal: WorkflowEnvironment) -> None:
-    """Its post-mortem follows. `show`, `top`, `explain` and the list have the new size."""
+    """The post-mortem of the request follows. `show`, `top`, `explain` and the list have the new size."""
     job = elastic()
     async with training(temporal, job, Script(repairs=OFFERS), without_spare(job)) as (world, _peer):
         code, words = await ended(await typed(world, "scale", job.id, "--replicas", "3"))

@@ -80,7 +80,7 @@ def test_a_job_that_may_not_get_smaller_waits_for_a_spare_as_any_other() -> None
 
 
 def test_the_words_about_a_small_job_say_what_it_waits_for() -> None:
-    """They are those of `show`."""
+    """Words are those of `show`."""
     state = small(2, nodes=("node-2",))
     assert elastic.words(state, "14:02") == "3 of 4 replicas, since 14:02, node-2 lost, waits for one node"
     by_hand = small(2, 3, by_hand=True)
@@ -107,7 +107,7 @@ def test_pods_that_leave_and_come_back_change_the_size_once() -> None:
 
 
 def test_a_fault_of_missing_pods_alone_is_none() -> None:
-    """Of a fault of others too, theirs is left out. A fault of a pod that is to take over is left to its mode."""
+    """Missing pods are left out of a fault that concerns others too. The fault of a pod that is to take over is left to its mode."""
     told = Sighting(
         holders=("uid-0", "uid-1", "uid-x", "uid-3"),
         faults=(lost(2), lost(1, 2), lost(2, backup=True), lost(3), lost(2, kind=FaultKind.SUB_HEALTH)),
@@ -124,7 +124,7 @@ def test_a_fault_of_missing_pods_alone_is_none() -> None:
 
 
 def test_faults_that_were_seen_before_the_pod_had_left_are_over() -> None:
-    """Its holder was missed while the mode ran."""
+    """The holder was missed while the mode ran."""
     faults = (Standing(fault=lost(2).model_copy(update={"id": HOLDERS})), Standing(fault=lost(3)))
     state = JobState(job=JOB, holders=PODS, faults=faults)
     after = elastic.resized(state, verdict(resized=Resized(left=(2,))), NOW)
@@ -141,7 +141,7 @@ def test_another_party_that_restarts_all_pods_makes_the_job_whole() -> None:
 
 
 def test_only_ranks_that_the_job_has_are_missing() -> None:
-    """Its owner may change the number of pods, and anybody what is remembered on its object. A job without any pod is none."""
+    """Owners may change the number of pods, and anybody the memory on the job's object. A job without any pod is none."""
     state = small(2, 3, there=(2, 3))
     resized = state.with_(job=JOB.model_copy(update={"pods": 3}), holders=PODS[:3])
     after = elastic.without_missing(resized).small
@@ -162,14 +162,14 @@ def test_any_number_of_attempts_that_is_remembered_costs_no_time() -> None:
 
 @given(st.sets(st.integers(0, 3), max_size=3), st.sets(st.integers(0, 3), min_size=1))
 def test_a_sighting_of_a_small_job_names_no_missing_pod(missing: set[int], struck: set[int]) -> None:
-    """Whatever is missing, and whatever is struck."""
+    """All combinations of missing pods and faults keep to the least size."""
     state = small(*sorted(missing))
     found = elastic.seen(state, Sighting(holders=PODS, faults=(lost(*sorted(struck)),)))
     assert [rank for fault in found.faults for rank in fault.pod_ranks] == sorted(struck - missing)
 
 
 def test_the_mode_is_in_the_ladder_before_the_state_is_saved_and_the_job_is_restarted() -> None:
-    """It comes after other pods, and only where the owner allows it. Where it does not, nobody is told so."""
+    """The mode comes after other pods, and only where the owner allows it. No other owner is told about it."""
     state = JobState(job=JOB, introduced=True, progress=None, faults=(Standing(fault=lost(2)),))
     ready = state.with_(progress=STEP)
     plan = ladder.for_real_faults(ready, (FaultKind.NODE,))
@@ -268,7 +268,7 @@ def test_only_the_latest_of_several_vain_attempts_is_kept() -> None:
 
 
 def test_ranks_come_back_one_after_the_other_or_all_at_once() -> None:
-    """As the training side wants it."""
+    """The training side decides how many come back at once."""
     state = small(2, 3).small
     assert state
     assert elastic.next_size(JOB, state, at_once=False) == 3

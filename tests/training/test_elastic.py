@@ -126,7 +126,7 @@ async def test_a_refused_order_to_leave_changes_nothing_for_training_that_is_wel
 
 
 async def test_a_return_that_is_stopped_leaves_training_as_it_was(elastic: Job, gateway: GatewayPeer, whole: Whole) -> None:
-    """Its order is answered, and the next one is carried out."""
+    """The order is answered, and the next one is carried out."""
     await elastic.start()
     await elastic.reached(3, rank=1)
     await smaller(elastic, gateway, 3)

@@ -128,7 +128,7 @@ async def test_a_loop_over_epochs_begins_again_at_a_snapshot(alone: Standalone, 
 
 
 async def test_a_spare_takes_the_rank_with_its_snapshot(alone: Standalone, beside: Standalone) -> None:
-    """It is told of the memory of the rank when it is given the rank."""
+    """The spare learns of the rank's memory when it is given the rank."""
     printed = await alone.run("--spares=1", script=SCRIPT, KIND="kill", FAULTS="1:6:backward", **UNIQUE, **EVERY)
     assert "spare assigned to a rank" in printed
     assert behind(printed) == [3]
@@ -152,7 +152,7 @@ async def test_a_last_checkpoint_is_written_from_snapshots(sharded: Job, gateway
 
 
 async def test_a_new_manager_goes_back_to_a_snapshot(sharded: Job, gateway: GatewayPeer, beside: Standalone) -> None:
-    """It is told of the snapshots by the ranks, and needs nothing of the manager before it."""
+    """The new manager learns of the snapshots from the ranks, and needs nothing of the manager before it."""
     gateway.recovers = "in place"
     sharded.environment |= {"KIND": "kill", "FAULTS": "1:8:behind"}
     await sharded.start()
@@ -167,7 +167,7 @@ async def test_a_new_manager_goes_back_to_a_snapshot(sharded: Job, gateway: Gate
 async def test_a_damaged_snapshot_is_never_used(
     damaged: tuple[int, ...], goes_back_to: list[int], sharded: Job, gateway: GatewayPeer, beside: Standalone
 ) -> None:
-    """Its digest differs. The rank is given what another one keeps; if that is damaged too, all go back to the one before."""
+    """The digest differs. The rank is given what another one keeps; if that is damaged too, all go back to the one before."""
     gateway.recovers = "in place"
     sharded.environment |= {"KIND": "kill", "FAULTS": "1:9:behind"}
     await sharded.start()
@@ -195,7 +195,7 @@ async def test_an_interval_of_0_is_refused(alone: Standalone) -> None:
 
 
 async def test_sizes_are_stated_at_the_start(alone: Standalone) -> None:
-    """Where all ranks are on one node, it is said that a loss of that node is not covered."""
+    """The log says that a loss of the node is not covered if all ranks are on it."""
     printed = await alone.run(script=SCRIPT, **UNIQUE, **EVERY)
     assert re.search(
         r"snapshots in memory every 3 steps: \d\.\d+ GiB of rank \d, \d\.\d+ GiB of all ranks, 2 copies of each", printed

@@ -84,7 +84,7 @@ async def test_the_dialogue_is_the_recorded_one(temporal: WorkflowEnvironment) -
 
 
 async def test_further_ranks_that_it_chooses_leave_with_the_faulty_ones(temporal: WorkflowEnvironment) -> None:
-    """Their pods are named once, and are missing too."""
+    """Pods of these ranks are named once, and are missing too."""
     async with struck(temporal, Script(repairs=OFFERS, isolates=(2,))) as (world, peer, _cluster):
         assert ladder(await world.incident()) == [(SMALLER, RECOVERED)]
         assert list(peer.received[-1].nodeRankIds) == ["1"]
@@ -92,7 +92,7 @@ async def test_further_ranks_that_it_chooses_leave_with_the_faulty_ones(temporal
 
 
 async def test_a_part_of_the_missing_replicas_does_not_come_back(temporal: WorkflowEnvironment) -> None:
-    """It takes all of them back in one step of the dialogue, so that a size in between is refused."""
+    """MindIO takes all of them back in one step of the dialogue, so that a size in between is refused."""
     async with struck(temporal, Script(repairs=OFFERS, isolates=(2,))) as (world, peer, _cluster):
         await world.incident()
         orders = len(peer.received)
@@ -111,7 +111,7 @@ async def test_success_without_a_choice_of_ranks_is_success(temporal: WorkflowEn
 
 @pytest.mark.parametrize(("code", "saves"), [(406, [(SAVE, ESCALATE)]), (499, [])])
 async def test_a_failure_ends_in_a_restart(temporal: WorkflowEnvironment, code: int, saves: list[Any]) -> None:
-    """After 406 it still saves its state, after 499 it leaves."""
+    """State is still saved after 406. MindIO leaves after 499."""
     async with struck(temporal, Script(repairs=OFFERS, statuses=[code])) as (world, _peer, cluster):
         cluster.late.clear()
         assert tried(await until_restart(world)) == [(SMALLER, ESCALATE), *saves]
@@ -128,7 +128,7 @@ async def test_too_few_ranks_after_its_choice_restart_the_job(temporal: Workflow
 
 
 async def test_a_second_fault_while_small_ends_in_a_restart(temporal: WorkflowEnvironment) -> None:
-    """It offers nothing but to save then, and the replaced system is stuck."""
+    """MindIO offers nothing but to save then, and the replaced system is stuck."""
     async with struck(temporal, Script(repairs=OFFERS)) as (world, peer, cluster):
         await world.incident()
         await peer.report_fault(0)

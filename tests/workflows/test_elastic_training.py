@@ -99,7 +99,7 @@ async def test_a_spare_node_that_is_free_is_taken_before_the_job_gets_smaller(te
 
 
 async def test_a_standby_takes_over_although_the_owner_waits_for_no_spare(temporal: WorkflowEnvironment) -> None:
-    """With a standby that runs there is nothing to wait for."""
+    """A standby that runs takes the rank, so that there is nothing to wait for."""
     job = elastic(standbys=1)
     cluster = ScriptedCluster(job, nodes=5)
     async with training(temporal, job, Script(repairs=OFFERS), cluster) as (world, _peer):
@@ -109,7 +109,7 @@ async def test_a_standby_takes_over_although_the_owner_waits_for_no_spare(tempor
 
 
 async def test_a_job_of_the_least_size_is_not_made_smaller(temporal: WorkflowEnvironment) -> None:
-    """It is restarted; why it did not go on with fewer replicas stands in the verdict."""
+    """The job is restarted. The verdict says why it did not go on with fewer replicas."""
     job = elastic(least=4, limits={"replacement_scheduled": SHORT})
     async with training(temporal, job, Script(repairs=OFFERS), without_spare(job)) as (world, peer):
         await lose(world, 2)
@@ -130,7 +130,7 @@ async def test_a_training_side_that_cannot_change_its_size_says_so_and_goes_on_o
 
 
 async def test_no_answer_within_the_limit_leads_to_a_restart(temporal: WorkflowEnvironment) -> None:
-    """How training stands is unknown, so that nothing is saved either."""
+    """The state of training is unknown, so that nothing is saved either."""
     job = elastic()
     script = Script(repairs=OFFERS, resumes=False)
     async with training(temporal, job, script, without_spare(job)) as (world, peer):
@@ -220,7 +220,7 @@ async def test_the_missing_pod_is_no_fault_whatever_the_cluster_shows_of_it(temp
 
 
 async def test_a_job_whose_workflow_was_lost_is_small_still(temporal: WorkflowEnvironment) -> None:
-    """What is missing is remembered on the job's object."""
+    """The missing pods are remembered on the job's object."""
     job = elastic()
     async with training(temporal, job, Script(repairs=OFFERS), without_spare(job)) as (world, _peer):
         await lose(world, 2)

@@ -75,7 +75,7 @@ async def test_a_job_grows_when_a_node_is_free(temporal: WorkflowEnvironment) ->
 
 
 async def test_another_manager_does_not_make_a_small_job_whole(temporal: WorkflowEnvironment) -> None:
-    """It reports a first step too. What is missing is missing still, and comes back when a node is free."""
+    """The new manager reports a first step too. Missing pods are missing still, and come back when a node is free."""
     async with small(temporal, Script(repairs=OFFERS), free=False) as (world, _):
         await world.first_step("another-manager")
         assert await missing(world) == (2,)
@@ -158,7 +158,7 @@ async def test_a_new_pod_that_dies_while_it_loads_costs_nothing(temporal: Workfl
 
 
 async def test_a_training_side_that_cannot_take_them_back_goes_on_small(temporal: WorkflowEnvironment) -> None:
-    """Its answer is the reason in the verdict, and the new pod is deleted."""
+    """The answer is the reason in the verdict, and the new pod is deleted."""
     async with small(temporal, Script(repairs=OFFERS, statuses=[0, 406])) as (world, peer):
         incident = await world.incident(2)
         assert ladder(incident) == [(GROWS, IGNORED)]
@@ -168,7 +168,7 @@ async def test_a_training_side_that_cannot_take_them_back_goes_on_small(temporal
 
 
 async def test_no_answer_to_the_return_within_the_limit_restarts_the_job(temporal: WorkflowEnvironment) -> None:
-    """How training stands is unknown then."""
+    """The state of training is unknown then."""
     async with small(temporal, Script(repairs=OFFERS)) as (world, peer):
         peer.script.resumes = False
         await world.phase("training goes on with more pods")
@@ -180,7 +180,7 @@ async def test_no_answer_to_the_return_within_the_limit_restarts_the_job(tempora
 
 
 async def test_a_fault_while_a_new_pod_waits_for_a_node_comes_first(temporal: WorkflowEnvironment) -> None:
-    """Its mode recovers it in the same incident, and what was made for the growth is deleted."""
+    """The mode of the fault follows in the same incident, and what was made for the growth is deleted."""
     job = elastic(limits={"grow_again": timedelta(seconds=1)})
     async with training(temporal, job, Script(repairs=OFFERS), without_spare(job)) as (world, peer):
         await lose(world, 2)
@@ -195,7 +195,7 @@ async def test_a_fault_while_a_new_pod_waits_for_a_node_comes_first(temporal: Wo
 
 
 async def test_a_request_ends_an_attempt_that_waits_for_a_node(temporal: WorkflowEnvironment) -> None:
-    """Nobody is refused because the job would like to grow. The next attempt follows later."""
+    """The request is not refused because the job would like to grow. The next attempt follows later."""
     job = elastic(limits={"grow_again": timedelta(seconds=1)})
     async with training(temporal, job, Script(repairs=OFFERS), without_spare(job)) as (world, peer):
         await lose(world, 2)
@@ -246,7 +246,7 @@ async def test_a_pod_that_others_make_for_the_missing_rank_is_taken_as_it_is(tem
 
 
 async def test_of_pods_that_others_make_the_one_with_a_node_is_taken(temporal: WorkflowEnvironment) -> None:
-    """Their controller makes a pod for each missing rank at once, and the scheduler has chosen which one gets the node."""
+    """The controller makes a pod for each missing rank at once, and the scheduler has chosen which one gets the node."""
     job = soon()
     cluster = without_spare(job)
     async with training(temporal, job, Script(repairs=OFFERS), cluster) as (world, peer):
@@ -305,7 +305,7 @@ async def test_a_job_whose_new_pods_cannot_be_seen_trains_on(temporal: WorkflowE
 
 
 async def test_a_standby_brings_a_missing_rank_back(temporal: WorkflowEnvironment) -> None:
-    """It learns its rank from the order."""
+    """The standby learns its rank from the order."""
     async with small(temporal, Script(repairs=OFFERS), free=False, standbys=1) as (world, peer):
         world.cluster.node_names.append("node-9")
         world.cluster.spare = True

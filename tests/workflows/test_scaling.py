@@ -51,7 +51,7 @@ async def test_a_job_trains_with_fewer_pods_by_request_and_keeps_that_size(tempo
 
 
 async def test_a_job_gets_its_pods_back_by_request(temporal: WorkflowEnvironment) -> None:
-    """Those that are named by the size, the first ones first. With all of them it is as it was started."""
+    """The size says which pods come back, the first ones first. The job with all of them is as it was started."""
     job = elastic()
     async with training(temporal, job, Script(repairs=OFFERS), ScriptedCluster(job, nodes=6)) as (world, peer):
         await scaled(world, 2)
@@ -149,7 +149,7 @@ async def test_a_fault_while_pods_leave_by_request_comes_first(temporal: Workflo
 
 
 async def test_no_answer_to_a_request_restarts_the_job(temporal: WorkflowEnvironment) -> None:
-    """How training stands is unknown then."""
+    """The state of training is unknown then."""
     job = elastic()
     async with training(temporal, job, Script(repairs=OFFERS, resumes=False), without_spare(job)) as (world, peer):
         await world.front(None, mode="Scaling", size=3)
@@ -164,7 +164,7 @@ def drained(**changes: Any) -> Job:
 
 
 async def test_a_node_that_goes_away_is_left_before_it_goes(temporal: WorkflowEnvironment) -> None:
-    """Without a spare the pod leaves, no step is lost, and nothing of the job is on the node any more."""
+    """The pod leaves as there is no spare, no step is lost, and nothing of the job is on the node any more."""
     job = drained()
     async with training(temporal, job, Script(repairs=OFFERS), without_spare(job)) as (world, peer):
         await world.fault(leaves(2))
@@ -180,7 +180,7 @@ async def test_a_node_that_goes_away_is_left_before_it_goes(temporal: WorkflowEn
 
 
 async def test_a_hot_switch_is_tried_first_for_as_long_as_the_owner_wants(temporal: WorkflowEnvironment) -> None:
-    """It finds no spare, and the pod leaves. The policy stays."""
+    """The hot switch finds no spare, and the pod leaves. The policy stays."""
     job = drained(wait=SHORT.total_seconds())
     async with training(temporal, job, Script(repairs=OFFERS), without_spare(job)) as (world, _peer):
         await world.fault(leaves(2))
@@ -202,7 +202,7 @@ async def test_a_job_of_the_least_size_holds_the_drain_as_before(temporal: Workf
 
 
 async def test_a_drain_of_a_node_while_small_leaves_it_too(temporal: WorkflowEnvironment) -> None:
-    """As long as the least size is kept."""
+    """The node is left as long as the least size is kept."""
     job = drained()
     async with training(temporal, job, Script(repairs=OFFERS), without_spare(job)) as (world, _peer):
         await lose(world, 3)

@@ -68,7 +68,7 @@ class ElasticDemo(Options):
 
 
 class ElasticScenario(Scenario[ElasticDemo]):
-    """One run of the demo."""
+    """Run of the elastic demo on a running stack."""
 
     _struck: list[float]
 

@@ -18,7 +18,7 @@ GIB = 1024**3
 
 
 class Need(NamedTuple):
-    """What the snapshots of one rank take, and what is free where it runs."""
+    """Bytes that the snapshots of one rank take, and bytes that are free where it runs."""
 
     rank: int
     node: str

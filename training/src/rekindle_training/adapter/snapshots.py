@@ -48,7 +48,7 @@ _MOMENTS = {"Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "Adadelt
 
 
 class _Said(NamedTuple):
-    """What a rank says to all others when they join a generation."""
+    """Message of a rank to all others when they join a generation."""
 
     domain: Domain
     pod: str
