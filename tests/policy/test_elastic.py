@@ -107,7 +107,7 @@ def test_pods_that_leave_and_come_back_change_the_size_once() -> None:
 
 
 def test_a_fault_of_missing_pods_alone_is_none() -> None:
-    """Missing pods are left out of a fault that concerns others too. The fault of a pod that is to take over is left to its mode."""
+    """A fault of others too leaves missing pods out. That of a pod that is to take over is left to its mode."""
     told = Sighting(
         holders=("uid-0", "uid-1", "uid-x", "uid-3"),
         faults=(lost(2), lost(1, 2), lost(2, backup=True), lost(3), lost(2, kind=FaultKind.SUB_HEALTH)),
@@ -162,7 +162,7 @@ def test_any_number_of_attempts_that_is_remembered_costs_no_time() -> None:
 
 @given(st.sets(st.integers(0, 3), max_size=3), st.sets(st.integers(0, 3), min_size=1))
 def test_a_sighting_of_a_small_job_names_no_missing_pod(missing: set[int], struck: set[int]) -> None:
-    """All combinations of missing pods and faults keep to the least size."""
+    """All combinations of missing and faulty pods are tried."""
     state = small(*sorted(missing))
     found = elastic.seen(state, Sighting(holders=PODS, faults=(lost(*sorted(struck)),)))
     assert [rank for fault in found.faults for rank in fault.pod_ranks] == sorted(struck - missing)
