@@ -15,7 +15,8 @@ from temporalio.client import Client, WithStartWorkflowOperation
 from temporalio.common import WorkflowIDConflictPolicy
 
 from rekindle import ids
-from rekindle.cli.stack import Addresses, Member, Stack, free_ports, server_root, temporal_command
+from rekindle.cli.ports import free_ports
+from rekindle.cli.stack import Addresses, Member, Stack, server_root, temporal_command
 from rekindle.model.dialogue import Receipt
 from rekindle.model.job import Job
 from rekindle.model.state import JobState, Registration

@@ -1,4 +1,4 @@
-"""Checks which process listens on a port of this machine.
+"""Chooses free ports of this machine, and checks which process listens on a port.
 
 `rekindle dev` checks before it starts, and again when its own server should listen.
 
@@ -6,13 +6,41 @@ A connection that is accepted shows only that some process listens. Linux shows 
 socket, and the process holds it among its open files.
 """
 
+import os
 import socket
+from contextlib import suppress
+from itertools import count, islice
 from pathlib import Path
 
-from rekindle.errors import Refused
+from rekindle.errors import Refused, Unavailable
 
+LOOPBACK = "127.0.0.1"
 LISTENING = "0A"
 """State of a listening socket in `/proc/net/tcp`."""
+
+PORTS = range(10_000, 20_000)
+"""Ports for our own processes. The kernel gives none of them to connections, which could take one before its process listens."""
+
+_chosen = count()
+
+
+def free_ports(number: int) -> list[int]:
+    """Returns different ports of 127.0.0.1 that are free now.
+
+    Processes begin far apart and go upwards. So none chooses a port that another chose and does not use yet.
+
+    Raises:
+        Unavailable: too few of `PORTS` are free.
+    """
+    ports: list[int] = []
+    for chosen in islice(_chosen, len(PORTS)):
+        port = PORTS[(os.getpid() * 1009 + chosen) % len(PORTS)]
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((LOOPBACK, port))
+            ports.append(port)
+        if len(ports) == number:
+            return ports
+    raise Unavailable(f"fewer than {number} of the ports {PORTS.start} to {PORTS.stop - 1} are free")
 
 
 def ensure_free(port: int, option: str, guess: str) -> None:
@@ -29,7 +57,7 @@ def ensure_free(port: int, option: str, guess: str) -> None:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # ignores connections of an ended process
         try:
-            probe.bind(("127.0.0.1", port))
+            probe.bind((LOOPBACK, port))
         except OSError as error:
             raise Refused(
                 f"port {port} cannot be used: {error.strerror}, {who_listens(port)} (perhaps {guess}). "

@@ -8,17 +8,16 @@ import fcntl
 import json
 import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import rekindle
-from rekindle.cli.ports import ensure_free, listens
+from rekindle.cli.ports import ensure_free, free_ports, listens
 from rekindle.cluster_client import checked_socket
 from rekindle.errors import BadInput, Refused, Unavailable
 from rekindle.settings import read_settings
@@ -86,7 +85,7 @@ class Ports:
                 ensure_free(port, "--metrics-port", "another `rekindle dev`")
 
     def of_metrics(self, cluster: str) -> dict[str, int]:
-        """Returns the port of each process for its metrics. Free ones are chosen anew by each call."""
+        """Returns the port of each process for its metrics. Each call chooses other free ones."""
         if self.metrics is None:
             return {}
         names = ("control", "gateway", "watcher", *(["operator"] if cluster == ClusterKind.KUBERNETES else []))
@@ -145,15 +144,6 @@ class Addresses:
             "REKINDLE_GATEWAY_ADDRESS": self.gateway,
             "REKINDLE_TEMPORAL_UI": self.ui,
         }
-
-
-def free_ports(count: int) -> list[int]:
-    """Returns different ports that are free now."""
-    with ExitStack() as probes:
-        sockets = [probes.enter_context(socket.socket()) for _ in range(count)]
-        for probe in sockets:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in sockets]
 
 
 def server_root() -> Path:

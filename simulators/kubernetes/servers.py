@@ -14,7 +14,8 @@ from pathlib import Path
 import aiohttp
 import yaml
 
-from rekindle.cli.stack import dying_with_parent, free_ports
+from rekindle.cli.ports import free_ports
+from rekindle.cli.stack import dying_with_parent
 from rekindle.errors import Unavailable
 
 START_LIMIT = 90.0

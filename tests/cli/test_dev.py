@@ -16,7 +16,8 @@ import pytest_asyncio
 from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 
-from rekindle.cli.stack import Addresses, Member, Stack, free_ports, temporal_command
+from rekindle.cli.ports import free_ports
+from rekindle.cli.stack import Addresses, Member, Stack, temporal_command
 from rekindle.errors import Unavailable
 
 REKINDLE = str(Path(sys.executable).parent / "rekindle")

@@ -12,7 +12,7 @@ import pytest
 
 from rekindle.cli import jobs
 from rekindle.cli.output import Format
-from rekindle.cli.stack import free_ports
+from rekindle.cli.ports import free_ports
 from rekindle.cluster_client import ClusterClient
 from rekindle.errors import Invalid
 from rekindle.model.cluster import Link, Pod

@@ -18,7 +18,8 @@ import pytest
 import yaml
 
 from rekindle.cli.demos.process_faults import Strike
-from rekindle.cli.stack import ClusterKind, Machine, Ports, free_ports, running
+from rekindle.cli.ports import free_ports
+from rekindle.cli.stack import ClusterKind, Machine, Ports, running
 from rekindle.model.mode import Mode
 from tests.end_to_end.conftest import Product
 from tests.end_to_end.test_hot_switch import tried

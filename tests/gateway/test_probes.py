@@ -11,7 +11,7 @@ import pytest
 import yaml
 from temporalio.testing import WorkflowEnvironment
 
-from rekindle.cli.stack import free_ports
+from rekindle.cli.ports import free_ports
 from rekindle.errors import Unavailable
 from rekindle.settings import Settings
 from tests.gateway.processes import START_LIMIT, probe, says_ready, started

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -22,6 +22,8 @@ from rekindle_wire import recover_pb2 as wire
 from rekindle_wire.recover_pb2_grpc import RecoverStub
 from rekindle_wire.training_pb2_grpc import ProgressStub
 from tests.fakes.peer import Script, ScriptedPeer
+from tests.support.elsewhere import HERE as OTHER
+from tests.support.elsewhere import Elsewhere
 from tests.support.harness import Harness, a_job, harness
 from workers.gateway import caller_auth
 from workers.gateway.caller_auth import Senders, Times, address_of
@@ -29,7 +31,6 @@ from workers.gateway.server import OPTIONS, Gateway
 from workers.gateway.tokens import Tokens
 
 US = "127.0.0.1"
-OTHER = "127.0.0.2"
 QUICK = Times(gap=0.02, patience=0.1)
 RULES = {TrainingSide.REKINDLE: Proof.TOKEN, TrainingSide.MINDIO: Proof.ADDRESS}
 
@@ -99,28 +100,10 @@ async def guarded(world: Harness, pods: Pods, host: str = US, **limits: float) -
 
 @asynccontextmanager
 async def elsewhere(address: str) -> AsyncIterator[str]:
-    """A way to a server that comes from `OTHER`."""
-    host, port = address.rsplit(":", 1)
-
-    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection(host, int(port), local_addr=(OTHER, 0))
-        try:
-            await asyncio.gather(_pump(reader, back), _pump(there, writer))
-        finally:
-            for end in (writer, back):
-                end.close()
-
-    server = await asyncio.start_server(relay, US, 0)
-    async with server:
-        yield f"{US}:{server.sockets[0].getsockname()[1]}"
-
-
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(ConnectionError):
-        while piece := await reader.read(65536):
-            writer.write(piece)
-            await writer.drain()
-        writer.close()
+    """Yields an address by which calls reach a server from `OTHER`."""
+    relay = Elsewhere(address)
+    yield await relay.start()
+    await relay.stop()
 
 
 CALLS: dict[str, Callable[[Any, Any, str], Awaitable[Any]]] = {

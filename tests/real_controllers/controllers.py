@@ -16,7 +16,8 @@ from subprocess import DEVNULL, check_output, run
 import yaml
 
 from activities.clusters.api_server import Api, Object
-from rekindle.cli.stack import dying_with_parent, free_ports
+from rekindle.cli.ports import free_ports
+from rekindle.cli.stack import dying_with_parent
 from rekindle.errors import Conflict, Unavailable
 from simulators.kubernetes.binaries import built
 from tests.fakes.controller import define

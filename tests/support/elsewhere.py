@@ -1,6 +1,7 @@
 """Connects to a server from another address of this machine, so that the server sees another client."""
 
 import asyncio
+from contextlib import suppress
 
 HERE = "127.0.0.2"
 """Address of this machine: all of 127.0.0.0/8 are."""
@@ -11,7 +12,7 @@ class Elsewhere:
 
     def __init__(self, server: str) -> None:
         self._host, _, self._port = server.rpartition(":")
-        self._passing: set[asyncio.Task[None]] = set()
+        self._passing: list[asyncio.Task[None]] = []
         self._froze = 0
 
     async def start(self) -> str:
@@ -21,18 +22,20 @@ class Elsewhere:
 
     async def stop(self) -> None:
         self._listener.close()
-        for task in list(self._passing):
+        for task in self._passing:
             task.cancel()
         await asyncio.gather(*self._passing, return_exceptions=True)
+
+    def cut(self) -> None:
+        """Cuts the newest connection."""
+        self._passing[-1].cancel()
 
     def freeze(self) -> None:
         """Loses all further bytes of the connections that are open now. Neither end notices anything by itself."""
         self._froze += 1
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(self._pass(reader, writer))
-        self._passing.add(task)
-        task.add_done_callback(self._passing.discard)
+        self._passing.append(asyncio.create_task(self._pass(reader, writer)))
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -40,7 +43,16 @@ class Elsewhere:
         except OSError:
             writer.close()
             return
-        await asyncio.gather(self._copy(reader, up_writer), self._copy(up_reader, writer))
+        try:
+            await asyncio.gather(self._copy(reader, up_writer), self._copy(up_reader, writer))
+        except asyncio.CancelledError:
+            for end in (writer, up_writer):
+                end.transport.abort()
+            raise
+        finally:
+            for end in (writer, up_writer):
+                with suppress(OSError):
+                    await end.wait_closed()
 
     async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         froze = self._froze

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from temporalio.client import Client
 
-from rekindle.cli.stack import Addresses, Member, Stack, free_ports, server_root, temporal_command
+from rekindle.cli.ports import free_ports
+from rekindle.cli.stack import Addresses, Member, Stack, server_root, temporal_command
 from rekindle.cluster_client import ClusterClient
 from rekindle.temporal import plugin
 from tests.fakes.proxy import Proxy, Watcher

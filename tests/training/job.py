@@ -1,16 +1,14 @@
 """A training job of two pods with two ranks each, its manager and its backups, as a cluster would run them."""
 
 import asyncio
-import contextlib
 import json
-import random
-import socket
 import statistics
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from rekindle.cli.ports import free_ports
 from rekindle_training import examples
 from tests.training.gateway_service import JOB, GatewayPeer
 from tests.training.processes import Process, Zygote
@@ -42,7 +40,7 @@ class Job:
     gone: list[Process] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.port = free_port()
+        self.port = free_ports(1)[0]
         self.pace = self.folder / "pace"
         if self.script == EXAMPLE:
             self.arguments += ["--step-ms-file", str(self.pace)]
@@ -186,13 +184,3 @@ class Job:
 
 def children(process: int) -> list[int]:
     return [int(pid) for pid in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
-
-
-def free_port() -> int:
-    """Returns a port that neither the system nor managers of other tests give away. One of them could otherwise take it before
-    this job's manager listens."""
-    first, _ = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
-    while True:
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", random.randrange(int(first) // 4, int(first) // 2)))
-            return int(probe.getsockname()[1])

@@ -2,7 +2,6 @@
 checkpoint."""
 
 import asyncio
-import contextlib
 import os
 import re
 import signal
@@ -19,6 +18,7 @@ from rekindle_training.manager.replacements import CannotRepair
 from rekindle_training.manager.reports import FAILED
 from rekindle_training.snapshot_memory import Copy, Kind, SnapshotMemory
 from rekindle_wire.training_pb2 import Snapshot, Standing
+from tests.support.elsewhere import Elsewhere
 from tests.training.dialogue import all_lost, opened, status
 from tests.training.gateway_service import GatewayPeer
 from tests.training.job import PODS, RANKS_PER_POD, WORLD, Job
@@ -308,30 +308,17 @@ async def test_a_connection_that_was_cut_is_made_again_for_the_next_copy() -> No
     """A firewall may cut it while nothing is sent. Snapshots are kept by the other rank as before."""
     ours, theirs = (SnapshotMemory(os.memfd_create("rekindle-snapshots-of-a-test")) for _ in range(2))
     lines, keeper = SnapshotLines(ours, 0, "127.0.0.1"), SnapshotLines(theirs, 1, "127.0.0.1")
-    cuts: list[asyncio.StreamWriter] = []
-
-    async def relayed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        answers, there = await asyncio.open_connection(keeper.address.host, keeper.address.port)
-        cuts.append(writer)
-        await asyncio.gather(passed_on(reader, there), passed_on(answers, writer))
-
-    async with await asyncio.start_server(relayed, "127.0.0.1", 0) as relay:
-        keeper.begin(None)
-        lines.begin(keeper.address._replace(port=relay.sockets[0].getsockname()[1]))
-        for step in (3, 6, 9):
-            assert await asyncio.to_thread(lines.send, copy_of(ours, step))
-            cuts[-1].transport.abort()
-        assert [copy.step for copy in theirs.copies(Kind.KEPT)] == [9, 6]
-        lines.close()
-        keeper.close()
-
-
-async def passed_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Passes on what arrives, until either side is cut."""
-    with contextlib.suppress(OSError):
-        while content := await reader.read(2**16):
-            writer.write(content)
-    writer.close()
+    relay = Elsewhere(f"127.0.0.1:{keeper.address.port}")
+    address = await relay.start()
+    keeper.begin(None)
+    lines.begin(keeper.address._replace(port=int(address.rpartition(":")[2])))
+    for step in (3, 6, 9):
+        assert await asyncio.to_thread(lines.send, copy_of(ours, step))
+        relay.cut()
+    assert [copy.step for copy in theirs.copies(Kind.KEPT)] == [9, 6]
+    lines.close()
+    keeper.close()
+    await relay.stop()
 
 
 def copy_of(memory: SnapshotMemory, step: int) -> Copy:

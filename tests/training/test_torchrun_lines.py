@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from rekindle.cli.ports import free_ports
 from rekindle_training.launcher.arguments import parse
 from rekindle_training.launcher.flags import UsageInvalid
-from tests.training.job import free_port
 from tests.training.processes import Process, Zygote
 
 HERE = socket.gethostname()
@@ -215,7 +215,7 @@ def test_the_command_line_goes_before_what_an_operator_appends(
 
 async def test_who_waits_for_a_manager_says_so_once(line: Line) -> None:
     """Launcher and ranks alike, with the address; training begins when the manager comes."""
-    port = str(free_port())
+    port = str(free_ports(1)[0])
     process = await line(
         MINDX_TASK_ID="a-job", MASTER_ADDR="127.0.0.1", MASTER_PORT=port, LIMITS="wire.SILENT_SECONDS=0.2", PET_NPROC_PER_NODE="1"
     )

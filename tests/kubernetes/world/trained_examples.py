@@ -9,6 +9,7 @@ from typing import Any
 
 from activities.clusters.api_server import Object
 from rekindle.cli.demos import measure
+from rekindle.cli.ports import free_ports
 from rekindle.cli.stack import Stack
 from rekindle.client import Rekindle
 from rekindle.cluster_client import ClusterClient
@@ -19,7 +20,6 @@ from rekindle.temporal import connect
 from simulators.kubernetes.binaries import kubectl
 from tests.kubernetes.world.control_plane import Namespace, a_namespace
 from tests.kubernetes.world.examples import CHECKPOINT_EVERY, STEPS, Here, adapted, apply, documents, plural_of
-from tests.training.job import free_port
 
 PATIENCE = 600.0
 STRUCK_AFTER = 10
@@ -154,10 +154,10 @@ async def trained_through(
     """
     rekindle = Rekindle(await connect(stack.addresses.temporal, started_here=True))
     async with AsyncExitStack() as stays:
-        namespace = await stays.enter_async_context(a_namespace(kubeconfig_of(stack), f"kind-{kind.lower()}-{free_port()}"))
+        namespace = await stays.enter_async_context(a_namespace(kubeconfig_of(stack), f"kind-{kind.lower()}-{free_ports(1)[0]}"))
         stays.callback(_show_logs, stack, namespace.name)
         await stays.enter_async_context(controllers(namespace))
-        applied = adapted(documents(kind), Here(stack.addresses.gateway, free_port(), folder))
+        applied = adapted(documents(kind), Here(stack.addresses.gateway, free_ports(1)[0], folder))
         job = await apply(namespace, [*applied[:-1], _with(applied[-1], words)])
         underway = Underway(stack, rekindle, namespace, folder, str(job["metadata"]["uid"]))
         await _trains(folder, STRUCK_AFTER)

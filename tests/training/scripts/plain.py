@@ -8,7 +8,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from tests.training.job import free_port
+from rekindle.cli.ports import free_ports
 from tests.training.processes import Zygote
 
 
@@ -21,7 +21,7 @@ def main(argv: list[str]) -> int:
 
 async def run_plain(zygote: Zygote, folder: Path, ranks: int, *argv: str) -> list[bytes]:
     """The final parameters of each rank."""
-    world = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    world = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1)[0])}
     processes = [
         await zygote.run(
             "plain",
