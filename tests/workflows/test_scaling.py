@@ -190,6 +190,29 @@ async def test_a_hot_switch_is_tried_first_for_as_long_as_the_owner_wants(tempor
         assert (await world.status()).state.downgrade is None
 
 
+async def test_a_script_that_needs_all_pods_is_switched_to_a_spare(temporal: WorkflowEnvironment) -> None:
+    """The owner wants no wait for a spare, but training does not go on without the pod: a free node is sought."""
+    job = drained()
+    script = Script(repairs=("recover",))
+    async with training(temporal, job, script, ScriptedCluster(job, nodes=6)) as (world, peer):
+        await world.fault(leaves(2))
+        incident = await world.incident()
+        assert ladder(incident) == [(SCALES, ESCALATE), (SWITCH, RECOVERED)]
+        assert "training goes on as before" in incident.ladder[0].reason
+        assert peer.carried_out == ["downgrade", "hot switch", "new pod running", "migration"]
+        assert await missing(world) == ()
+
+
+async def test_a_script_that_needs_all_pods_holds_the_drain_without_a_spare(temporal: WorkflowEnvironment) -> None:
+    """The hot switch waits its own limit for a node, and not the owner's. The job is not restarted."""
+    job = drained(limits={"backup_scheduled": SHORT})
+    async with training(temporal, job, Script(repairs=("recover",)), without_spare(job)) as (world, _peer):
+        await world.fault(leaves(2))
+        incident = await world.incident()
+        assert ladder(incident) == [(SCALES, ESCALATE), (SWITCH, Outcome.IGNORED)]
+        assert incident.ladder[1].reason.startswith("the drain waits: no spare: the backup pod was not scheduled within 0.3 s")
+
+
 async def test_a_job_of_the_least_size_holds_the_drain_as_before(temporal: WorkflowEnvironment) -> None:
     """Training goes on there, and the switch is tried again later."""
     job = drained(least=4, limits={"backup_scheduled": SHORT})

@@ -7,7 +7,7 @@ from rekindle.model import bounds
 from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.incident import Incident
 from rekindle.model.job import Drain, Job, NoSpare, SubHealthStrategy
-from rekindle.model.mode import Outcome
+from rekindle.model.mode import Mode, Outcome
 from rekindle.model.state import JobState, Standing
 from rekindle.model.verdict import Training, Verdict
 from rekindle.policy.modes import cases
@@ -65,14 +65,23 @@ def _of_a_drain(case: Case, state: JobState, now: datetime, verdict: Verdict) ->
         return kept
     if not _stands(state, case):
         return kept.with_(reason=f"{verdict.reason}; the node is not to be left any more")
+    if _other_way_follows(case, state, verdict):
+        return kept.with_(outcome=Outcome.ESCALATE)
     if drain is Drain.LET_GO:
         return kept
-    if verdict.outcome is Outcome.IGNORED and verdict.reason.startswith(NO_SPARE) and cases.may_leave(state, case.pod_rank):
-        return kept.with_(outcome=Outcome.ESCALATE)
     no_restart = cases.no_restart(state, now, requested=False) if drain is Drain.RESCHEDULE else ""
     if drain is Drain.RESCHEDULE and not no_restart and verdict.outcome is Outcome.IGNORED:
         return kept.with_(outcome=Outcome.ESCALATE, training=Training.LOST)
     return kept.with_(reason=f"{WAITS}: {'; '.join(filter(None, (verdict.reason, no_restart)))}")
+
+
+def _other_way_follows(case: Case, state: JobState, verdict: Verdict) -> bool:
+    """Returns whether the pod leaves the job since a hot switch found no spare, or is switched since training does not go on
+    without it."""
+    if case.plan.modes[:2] == (cases.GROWTH, Mode.HOT_SWITCH):
+        return verdict.mode is cases.GROWTH
+    no_spare = verdict.outcome is Outcome.IGNORED and verdict.reason.startswith(NO_SPARE)
+    return no_spare and state.job.drain is not Drain.LET_GO and cases.may_leave(state, case.pod_rank)
 
 
 def _stands(state: JobState, case: Case) -> bool:

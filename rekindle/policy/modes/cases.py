@@ -226,11 +226,11 @@ def may_leave(state: JobState, pod_rank: int | None) -> bool:
 
 
 def _without_its_pod(state: JobState, plan: ladder.Plan, pod_rank: int) -> ladder.Plan:
-    """Returns the plan for a node that goes away: the pod leaves if no spare node is found for it. Without a wait for one, only a
-    standby is."""
+    """Returns the plan for a node that goes away: the pod leaves if no spare node is found for it. If its owner wants no wait for
+    one and there is no standby, the pod leaves at once. A spare node is sought if training does not go on without it."""
     first, *others = plan.modes
     if elastic.takes_only_standbys(state.job, state.small, (pod_rank,)) and not elastic.stands_by(state):
-        return plan.model_copy(update={"modes": (GROWTH, *others)})
+        return plan.model_copy(update={"modes": (GROWTH, first, *others)})
     return plan.model_copy(update={"modes": (first, GROWTH, *others)})
 
 

@@ -66,10 +66,11 @@ def stands_by(state: JobState) -> bool:
 
 def patience_for_leaving(context: RecoveryContext, pod_rank: int) -> timedelta:
     """Returns how long a pod that trains waits for a spare node. One that has to leave a node which goes away may leave the job
-    instead, so that its owner's wait holds."""
+    instead, so that its owner's wait holds, unless that was tried."""
     limit, faults = context.job.limits.backup_scheduled, context.situation.faults
-    leaves = [fault for fault in faults if pod_rank in fault.pod_ranks and fault.is_maintenance]
-    return patience_for_spare(context.job, context.small, (pod_rank,), limit) if leaves else limit
+    leaves = any(pod_rank in fault.pod_ranks and fault.is_maintenance for fault in faults)
+    may_leave = leaves and Mode.SCALING not in context.situation.tried
+    return patience_for_spare(context.job, context.small, (pod_rank,), limit) if may_leave else limit
 
 
 def words(state: JobState, since: str) -> str:
