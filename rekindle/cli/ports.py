@@ -19,7 +19,8 @@ LISTENING = "0A"
 """State of a listening socket in `/proc/net/tcp`."""
 
 PORTS = range(10_000, 20_000)
-"""Ports for our own processes. The kernel gives none of them to connections, which could take one before its process listens."""
+"""Ports for our own processes. As configured by default, Linux gives none of them to connections. Such a connection could take a
+port before its process listens."""
 
 _chosen = count()
 

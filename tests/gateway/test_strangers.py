@@ -102,8 +102,10 @@ async def guarded(world: Harness, pods: Pods, host: str = US, **limits: float) -
 async def elsewhere(address: str) -> AsyncIterator[str]:
     """Yields an address by which calls reach a server from `OTHER`."""
     relay = Elsewhere(address)
-    yield await relay.start()
-    await relay.stop()
+    try:
+        yield await relay.start()
+    finally:
+        await relay.stop()
 
 
 CALLS: dict[str, Callable[[Any, Any, str], Awaitable[Any]]] = {

@@ -162,7 +162,7 @@ def test_any_number_of_attempts_that_is_remembered_costs_no_time() -> None:
 
 @given(st.sets(st.integers(0, 3), max_size=3), st.sets(st.integers(0, 3), min_size=1))
 def test_a_sighting_of_a_small_job_names_no_missing_pod(missing: set[int], struck: set[int]) -> None:
-    """All combinations of missing and faulty pods are tried."""
+    """Tries all combinations of missing and faulty pods."""
     state = small(*sorted(missing))
     found = elastic.seen(state, Sighting(holders=PODS, faults=(lost(*sorted(struck)),)))
     assert [rank for fault in found.faults for rank in fault.pod_ranks] == sorted(struck - missing)

@@ -312,13 +312,15 @@ async def test_a_connection_that_was_cut_is_made_again_for_the_next_copy() -> No
     address = await relay.start()
     keeper.begin(None)
     lines.begin(keeper.address._replace(port=int(address.rpartition(":")[2])))
-    for step in (3, 6, 9):
-        assert await asyncio.to_thread(lines.send, copy_of(ours, step))
-        relay.cut()
-    assert [copy.step for copy in theirs.copies(Kind.KEPT)] == [9, 6]
-    lines.close()
-    keeper.close()
-    await relay.stop()
+    try:
+        for step in (3, 6, 9):
+            assert await asyncio.to_thread(lines.send, copy_of(ours, step))
+            relay.cut()
+        assert [copy.step for copy in theirs.copies(Kind.KEPT)] == [9, 6]
+    finally:
+        lines.close()
+        keeper.close()
+        await relay.stop()
 
 
 def copy_of(memory: SnapshotMemory, step: int) -> Copy:
