@@ -300,6 +300,7 @@ class Recovery:
         Returns the step after which all of them go on.
         """
         means, self._repairs = self._means, True
+        reported = means.reports.progressed.done()
         try:
             first = await PodRestart(means.membership, means.pods, order.ranks, order.attempt).run(
                 await means.store, means.rebuild_timeout
@@ -307,7 +308,8 @@ class Recovery:
         finally:
             self._repairs = False
         self._dismiss_others(order.ranks)
-        means.reports.begin_again(first.step, first.steps_lost, means.membership.world_size)
+        tell = means.reports.begin_again if reported else means.reports.progress  # a new manager knows one life of the ranks
+        tell(first.step, first.steps_lost, means.membership.world_size)
         info = f"all other processes have started again in their pods, and training goes on after step {first.step - 1}"
         means.reports.status(RECOVERED, info, EXIT, order.attempt)
         return first.step - 1

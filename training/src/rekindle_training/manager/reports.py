@@ -122,12 +122,11 @@ class Reports:
         self.waiting.put_nowait((report, ((REPORT, uuid.uuid4().hex), *metadata)))
 
     def begin_again(self, step: int, steps_lost: int, world_size: int) -> None:
-        """Reports the first step of a further life: all processes are other ones than before."""
+        """Reports the first step of a further life, after that of an earlier one: all processes are other ones than before."""
         self._incarnation = uuid.uuid4().hex
-        if self.progressed.done():  # otherwise nothing was reported by this manager, and the report is awaited
-            self.progressed = asyncio.get_running_loop().create_future()
-            self.progress_accepted.clear()
-            self.begun_again.set()
+        self.progressed = asyncio.get_running_loop().create_future()
+        self.progress_accepted.clear()
+        self.begun_again.set()
         self.progress(step, steps_lost, world_size)
 
     def time(self, report: TimeReport) -> None:
