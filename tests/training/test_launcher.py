@@ -22,7 +22,7 @@ JOB = {"MINDX_TASK_ID": "a-job", "REKINDLE_POD_RANK": "1", "MASTER_ADDR": "10.0.
 ENDS_SECONDS = 60
 
 PREAMBLE = """
-import os, signal, sys
+import os, signal, sys, time
 
 def say(text):  # in one write: all ranks share the pipe
     os.write(1, f"{text}\\n".encode())
@@ -188,7 +188,7 @@ def test_signals_are_passed_on_and_a_frozen_rank_is_killed(launcher: Launch) -> 
         signal.signal(signal.SIGTERM, lambda *_: (say("told"), sys.exit(0)))
         say(f"ready {os.getpid()} {os.environ['LOCAL_RANK']}")
         while True:
-            signal.pause()
+            time.sleep(0.01)
     """
     process = launcher(program, "--nnodes=2", "--nproc-per-node=2")
     assert process.stdout is not None
@@ -265,10 +265,10 @@ def test_a_manager_is_given_up_when_it_ends_again_and_again() -> None:
 def shell_that_trains(folder: Path, on_signal: str) -> Path:
     """Writes a shell script that runs the training, as is usual with `--no-python`. The training prints its process id first."""
     (folder / "inner.py").write_text(
-        "import os, signal, sys\n"
+        "import os, signal, sys, time\n"
         f"signal.signal(signal.SIGTERM, lambda *_: {on_signal})\n"
         "os.write(1, f'{os.getpid()}\\n'.encode())\n"
-        "while True: signal.pause()\n"
+        "while True: time.sleep(0.01)\n"
     )
     shell = folder / "shell.sh"
     shell.write_text(f"#!/bin/sh\ntrap '' TERM\n{sys.executable} {folder / 'inner.py'}\nexit $?\n")

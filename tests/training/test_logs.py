@@ -18,7 +18,7 @@ import os, signal, sys, time
 os.write(2, {BAR!r}.encode())
 open(sys.argv[1], "w").close()
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-while True: signal.pause()
+while True: time.sleep(0.01)
 """
 SAYS = """
 import logging, sys

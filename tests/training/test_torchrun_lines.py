@@ -232,10 +232,10 @@ async def test_who_waits_for_a_manager_says_so_once(line: Line) -> None:
 async def test_other_signals_are_passed_on_where_the_line_says_so(line: Line) -> None:
     """A signal such as Slurm's, which comes before the end of a job, reaches the ranks and nothing else."""
     script = """
-import os, signal, sys
+import os, signal, sys, time
 signal.signal(signal.SIGUSR1, lambda *_: (os.write(1, b"told\\n"), sys.exit(0)))
 os.write(1, b"ready\\n")
-while True: signal.pause()
+while True: time.sleep(0.01)
 """
     process = await line("--standalone", "--signals-to-handle=SIGTERM,SIGUSR1", script=script)
     async with asyncio.timeout(60):
