@@ -220,7 +220,7 @@ async def test_a_job_that_its_owner_suspends_stays_suspended(
         handle = temporal.client.get_workflow_handle(job_workflow(site.uid))
         await namespace.api.patch(path, {"spec": {"suspend": True}})
         async with asyncio.timeout(WAIT_LIMIT):
-            assert await handle.result() == "the job was suspended"
+            assert (await handle.result())["reason"] == "the job was suspended"
         await site.world.until_gone(site.uid, *old)
         assert (await namespace.api.get(path))["spec"]["suspend"]
         await namespace.api.patch(path, {"spec": {"suspend": False}})

@@ -388,7 +388,10 @@ async def test_a_rank_that_cannot_write_keeps_nobody_waiting_for_the_report(play
     [
         (Standing(step=0), "no step is completed, so there is nothing to save"),
         (Standing(step=5), "no rank that is left keeps the random numbers and the data position of rank 3"),
-        (Standing(step=5, replicas=[0, 1, 2]), "no rank that is left holds the shard of rank 3"),
+        (
+            Standing(step=5, replicas=[0, 1, 2]),
+            "no rank that is left holds the shard of rank 3, and no snapshot of rank 3 is left",
+        ),
     ],
     ids=["no step yet", "state of one rank alone", "shard"],
 )
