@@ -270,7 +270,6 @@ GOOD: dict[str, Any] = {"incarnation": "life-1", "step": 1, "protocol": PROTOCOL
         ({"steps_lost": -1}, "steps_lost and world_size: from 0"),
         ({"world_size": -1}, "steps_lost and world_size: from 0"),
         ({"protocol": 0}, f"protocol: 0 is not spoken here, accepted is {PROTOCOL}"),
-        ({"holding": {"state_bytes": -1}}, "state_bytes: input should be greater than or equal to 0"),
         ({"protocol": PROTOCOL + 1}, f"protocol: {PROTOCOL + 1} is not spoken here, accepted is {PROTOCOL}"),
     ],
     ids=str,
