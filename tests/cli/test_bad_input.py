@@ -82,6 +82,7 @@ def test_the_demo_names_the_option_that_is_wrong(rekindle: Rekindle, arguments: 
         (["drain", "--all-nodes", "--no-spare"], "--all-nodes", "one of them"),
         (["drain", "--pod-rank", "2"], "--pod-rank", "0 to 1"),
         (["elastic", "--pods", "2"], "--pods", "use 4"),
+        (["elastic", "--at-step", "156"], "--at-step", "1 to 155"),
         (["process-rescheduling", "--no-spare", "--standby"], "--standby", "on a spare node"),
     ],
 )

@@ -12,6 +12,7 @@ from rekindle.cli.output import Format
 from rekindle.cli.stack import Addresses, Stack
 from rekindle.cli.terminal import console
 from rekindle.cluster_client import ClusterClient
+from rekindle.errors import Unavailable
 from rekindle.model.cluster import ObjectMeta, Pod, PodPhase, PodSpec, PodStatus
 from rekindle.model.mode import Mode
 
@@ -38,13 +39,24 @@ async def test_a_standby_stands_by_when_all_of_its_processes_have_loaded(
 ) -> None:
     """A pod that merely runs would be taken before it has loaded, and the demo would show the cost of a new pod."""
     told: list[Step] = []
-    options = ProcessFaults(mode=Mode.PROCESS_RESCHEDULING, fault=Strike.KILL, standby=True)
-    addresses = Addresses("", "", "", str(tmp_path / "socket"), str(tmp_path))
-    scenario = ProcessFaultScenario(options, Stack(addresses, print), tmp_path, told.append)
+    scenario = _scenario(tmp_path, told)
     cluster = scenario.cluster = Cluster(tmp_path / "socket")
     cluster.written = "\n".join(written)
     assert await scenario.stands_by() is ready
     assert told[0].text.startswith("a standby loads")
+
+
+async def test_a_demo_whose_steps_run_out_says_so_at_once(tmp_path: Path) -> None:
+    """It waits for no step that will never be trained."""
+    scenario = _scenario(tmp_path, [])
+    with pytest.raises(Unavailable, match="give it more than 200 steps"):
+        await scenario.trains_until(scenario.options.steps + 1)
+
+
+def _scenario(directory: Path, told: list[Step]) -> ProcessFaultScenario:
+    options = ProcessFaults(mode=Mode.PROCESS_RESCHEDULING, fault=Strike.KILL, standby=True)
+    addresses = Addresses("", "", "", str(directory / "socket"), str(directory))
+    return ProcessFaultScenario(options, Stack(addresses, print), directory, told.append)
 
 
 def test_the_panel_of_a_demo_has_its_goodput() -> None:

@@ -23,6 +23,6 @@ async def installed() -> AsyncIterator[tuple[Stack, Path]]:
 async def test_two_nodes_are_lost_one_after_the_other_and_come_back(installed: tuple[Stack, Path]) -> None:
     """No node is free. The parameters are those of an undisturbed run, and no step is lost."""
     stack, directory = installed
-    options = ElasticDemo(steps=60)
+    options = ElasticDemo(steps=100)
     result = await ElasticScenario(options, stack, directory, lambda _: None).run()
     assert options.is_met_by(result), result

@@ -16,7 +16,7 @@ from rich.panel import Panel
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from rekindle.cli.demos.link_failover import NEEDED, LinkFailover, LinkFailoverScenario
+from rekindle.cli.demos.link_failover import LinkFailover, LinkFailoverScenario
 from rekindle.cli.demos.process_faults import ProcessFaults, ProcessFaultScenario, Strike
 from rekindle.cli.demos.scenario import RANKS, Asked, Options, Scenario, Step
 from rekindle.cli.demos.sub_health import HotSwitchScenario, SubHealth
@@ -29,9 +29,6 @@ from rekindle.errors import BadInput, RekindleError
 from rekindle.model.mode import Mode
 
 LOCAL = ClusterKind.LOCAL
-
-LEFT = 5
-"""Minimum number of steps after the one at which the fault happens. Training must not end before the incident."""
 
 demo_app = App(name="demo")
 
@@ -213,9 +210,6 @@ async def link_failover(*, common: Common = Common(), struck: Struck = Struck())
     options = LinkFailover(**common.options, rank=struck.rank, ranks_at_once=struck.ranks_at_once)
     check(options)
     _check_struck(struck)
-    if options.at_step > (latest := options.steps - NEEDED):
-        accepted = f"use 1 to {latest}" if latest > 0 else f"which needs --steps {NEEDED + options.at_step} or more"
-        raise BadInput(f"--at-step: {options.at_step} is not accepted with --steps {options.steps}, {accepted}")
     return await run_demo(options, LinkFailoverScenario, "link failover", common)
 
 
@@ -275,8 +269,10 @@ def check(options: Options) -> None:
         raise BadInput(f"--pods: {options.pods} is not accepted, use 2 or 4")
     if options.steps < 20:
         raise BadInput(f"--steps: {options.steps} is not accepted, use 20 or more")
-    if not 1 <= options.at_step <= options.steps - LEFT:
-        raise BadInput(f"--at-step: {options.at_step} is not accepted, use 1 to {options.steps - LEFT}")
+    latest = options.steps - options.steps_after
+    if not 1 <= options.at_step <= latest:
+        accepted = f"use 1 to {latest}" if latest > 0 else f"which needs --steps {options.steps_after + options.at_step} or more"
+        raise BadInput(f"--at-step: {options.at_step} is not accepted with --steps {options.steps}, {accepted}")
     if not 0 <= options.seed < 2**32:
         raise BadInput(f"--seed: {options.seed} is not accepted, use 0 to {2**32 - 1}")
 

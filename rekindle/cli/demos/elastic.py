@@ -29,6 +29,11 @@ class ElasticDemo(Options):
     pods: int = RANKS
 
     @property
+    def steps_after(self) -> int:
+        """Minimum number of steps after the first loss: those with each size, and those while the size changes."""
+        return 9 * SMALL_STEPS
+
+    @property
     def script(self) -> str:
         """Module that is trained."""
         return "rekindle_training.examples.gpt_elastic"

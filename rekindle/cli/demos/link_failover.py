@@ -23,9 +23,6 @@ FIRST, BACKUP = "eth1", "eth2"
 CALM = 10
 """Number of undisturbed steps before and after each event."""
 
-NEEDED = 6 * CALM
-"""Minimum number of steps after the first event: undisturbed ones, and those while links are moved."""
-
 OUTLASTED = 6.0
 """Minimum duration of these steps in seconds."""
 
@@ -46,6 +43,11 @@ class LinkFailover(ProcessFaults):
     fault: Strike = Strike.KILL
     struck_in_switch: bool = False
     """True if a rank is killed in the first switch."""
+
+    @property
+    def steps_after(self) -> int:
+        """Minimum number of steps after the first event: undisturbed ones, and those while links are moved."""
+        return 6 * CALM
 
     @property
     def links(self) -> bool:

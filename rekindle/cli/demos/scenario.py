@@ -38,7 +38,10 @@ It leaves the processors as free as training on accelerators would, so that othe
 """
 
 DRAG_MS = 2000.0
-"""Duration of a step in milliseconds when steps would run out before the incident ends, because the machine has become slower."""
+"""Minimum duration of a step in milliseconds when steps would run out before the incident ends.
+
+A step lasts as long as a process loads, if that is more: a slow machine recovers slowly too.
+"""
 PATIENCE = 300.0
 """Seconds for which the demo waits for one event before it gives up."""
 
@@ -72,6 +75,11 @@ class Options(Value, ABC):
     def checkpoint_every(self) -> int:
         """Number of steps between two checkpoints. 0: none is written."""
         return CHECKPOINT_EVERY
+
+    @property
+    def steps_after(self) -> int:
+        """Minimum number of steps after the one at which the first fault happens. Training must not end before the incident."""
+        return 5
 
     @property
     def script(self) -> str:
@@ -174,7 +182,7 @@ class Scenario(ABC, Generic[Asked]):
         self.options, self._stack, self._directory, self.tell = options, stack, directory, tell
         self.cluster = ClusterClient(Path(stack.addresses.socket))
         self._rekindle: Rekindle | None = None
-        self._step_ms = STEP_MS
+        self._step_ms, self._drag_ms = STEP_MS, DRAG_MS
         self._pace = directory / f"pace-{secrets.token_hex(4)}"
         self.job_id = ""
         self.job_directory = directory
@@ -264,13 +272,15 @@ class Scenario(ABC, Generic[Asked]):
             await run_undisturbed(directory, self.options)
         records = measure.read_steps(directory)
         loading = min(record.start for record in records) - float((directory / "began").read_text())
-        self._step_ms = self.step_ms(loading)
+        self._step_ms, self._drag_ms = self.step_ms(loading), max(DRAG_MS, 1000 * loading)
         return directory
 
     # ---- the disturbed one
 
     async def trains_until(self, step: int) -> None:
         """Waits until every rank has completed a step, by the step logs, as long as there is progress."""
+        if step > self.options.steps:
+            raise Unavailable(f"training ended before all had happened; give it more than {self.options.steps} steps")
         done = -1
 
         async def goes_on() -> bool:
@@ -317,7 +327,7 @@ class Scenario(ABC, Generic[Asked]):
         """Returns the last step. If steps run out, makes each following one last longer."""
         done = measure.last_step(measure.read_steps(self.job_directory))
         if done > (self.options.at_step + 3 * self.options.steps) / 4 and not self._pace.exists():
-            self._tell_pace(DRAG_MS)
+            self._tell_pace(self._drag_ms)
         return done
 
     def _tell_pace(self, milliseconds: float) -> None:
