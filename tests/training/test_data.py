@@ -64,6 +64,7 @@ def test_batches_follow_as_they_did_before(kind: str) -> None:
         torch.manual_seed(first)  # which the state brings along
         for again in (batches, rekindle_training.batches(MORE[kind](0))):
             again.load_state_dict(pickle.loads(states[first]))
+            assert pickle.dumps(again.state_dict()) == states[first]
             for number in range(first, first + 3):
                 assert taken(again, 1) == [before[number]]
                 assert pickle.dumps(again.state_dict()) == states[number + 1]

@@ -18,9 +18,11 @@ from rekindle_training.adapter import checkpoint, meeting
 from rekindle_training.adapter.checkpoint import CheckpointNotWritten, Checkpoints, _Writer, name_of, own_name
 from rekindle_training.adapter.digest import digest
 from rekindle_training.adapter.launcher_memory import LauncherMemory
-from rekindle_training.adapter.meeting import Meeting, MeetingFailed, MeetingOver
+from rekindle_training.adapter.meeting import Meeting, MeetingFailed, MeetingOver, nothing
+from rekindle_training.adapter.skeleton import slot_of, taken_apart
 from rekindle_training.adapter.state import StateMismatch
 from rekindle_training.adapter.trained import Trained
+from rekindle_training.adapter.wards import Ward
 
 Work = Callable[[int, Meeting], Any]
 """Work that a rank does in its meeting."""
@@ -306,6 +308,45 @@ def test_a_rank_that_is_given_up_while_it_writes_spoils_nothing(writers: Writers
     assert writers.write((1, 2)) == {1: 0, 2: 0}
     writers.assert_whole()
     assert writers.names == [name_of(STEP)]
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["replicas", "ranks with state of their own"])
+def test_snapshots_are_written_as_a_checkpoint(apart: bool, ranks: Ranks, tmp_path: Path) -> None:
+    """What all ranks have is written once. What a rank alone has is written under its name."""
+    stored, models = [], []
+    for rank in (0, 1):
+        torch.manual_seed(rank if apart else 0)
+        models.append(torch.nn.Linear(2, 2))
+        trained = Trained(models[rank], torch.optim.AdamW(models[rank].parameters()))
+        declared = frozenset({rank}) if apart else None
+        stored.append((Checkpoints(tmp_path, rank, 2, trained, declared, LauncherMemory(None)), trained))
+
+    def write(rank: int, met: Meeting) -> None:
+        checkpoints, trained = stored[rank]
+        skeleton, tensors = taken_apart(trained.collect())
+        snapshot = Ward(rank, skeleton, [slot_of(tensor) for tensor in tensors], tensors, trained.take_own())
+        checkpoints.write_snapshot(STEP, met, lambda: snapshot)
+
+    assert ranks.meet((0, 1), write) == {0: None, 1: None}
+    found = rekindle_training.load(tmp_path)
+    assert found["step"] == STEP
+    for rank, model in enumerate(models):
+        assert digest((found["ranks"][rank] if apart else found)["model"]) == digest(model.state_dict())
+
+
+def test_a_rank_that_is_called_off_while_it_reads_says_nothing(ranks: Ranks) -> None:
+    """What it has read may have been written over meanwhile. The others wait until they are called off as well."""
+
+    def work(rank: int, met: Meeting) -> None:
+        met.hold(lambda: ranks.called_off.update({0, 1}) if rank else None, nothing)
+
+    assert {type(error) for error in ranks.meet((0, 1), work).values()} == {MeetingOver}
+
+
+def test_a_meeting_leaves_nothing_in_its_store(ranks: Ranks) -> None:
+    """The store of a manager lives as long as the job, and many checkpoints are written meanwhile."""
+    ranks.meet((0, 1, 2), lambda _, met: met.hold(lambda: b"much", nothing))
+    assert ranks.connect().num_keys() == 0
 
 
 def raised(error: Exception) -> Any:

@@ -2,6 +2,7 @@
 checkpoint."""
 
 import asyncio
+import mmap
 import os
 import re
 import signal
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from rekindle_training import load
+from rekindle_training.adapter.checkpoint import complete
 from rekindle_training.adapter.host_memory import GIB, Need, TooLarge, refuse_too_large
 from rekindle_training.adapter.keepers import Domain, SameDomain, keepers
 from rekindle_training.adapter.snapshot_lines import SnapshotLines
@@ -181,6 +184,61 @@ async def test_a_damaged_snapshot_is_never_used(
     assert last_words(sharded.outputs()) == await finals(beside)
 
 
+async def test_a_rank_that_cannot_take_a_snapshot_leaves_all_the_one_before(sharded: Job) -> None:
+    """The other ranks write over the one that it does not have. Otherwise no step would be left that all have, until the next
+    snapshot is complete."""
+    sharded.environment |= {"WITHOUT_THREAD": "2"}
+    await sharded.start()
+    await sharded.reached(9)
+    while [steps_of(sharded, rank) for rank in range(WORLD)] != [[9, 3]] * WORLD:
+        await asyncio.sleep(0.01)  # polling, as the memory is that of other processes
+    assert await sharded.codes() == {0}
+    assert "snapshot after step 6 not taken: RuntimeError: can't start new thread" in sharded.outputs()
+
+
+def steps_of(job: Job, rank: int) -> list[int]:
+    return [copy.step for copy in memory_of(job, rank).copies(Kind.OWN)]
+
+
+async def test_training_goes_on_while_a_checkpoint_is_written(sharded: Job, gateway: GatewayPeer, beside: Standalone) -> None:
+    """It is written from the snapshots. The next one is left out if it is due meanwhile. A job that is restarted begins there."""
+    sharded.environment |= {"EVERY": "3", "WRITES_FROM": "7"}
+    await sharded.start()
+    await sharded.reached(7)  # where tensors may be written
+    while not (written := complete(sharded.folder / "checkpoints")):
+        await asyncio.sleep(0.01)  # polling, as another process writes it
+    assert written == {3}
+    assert load(sharded.folder)["model"]["0.weight"].shape == (33, 16)
+    assert "checkpoint after step 6 left out, the one before is still being written" in sharded.outputs()
+    await restarted(sharded)
+    assert (await gateway.report("ReportProgress", 2)).step in {4, 10}
+    assert await sharded.codes() == {0, -signal.SIGKILL}
+    assert last_words(sharded.outputs()) == await finals(beside)
+
+
+async def test_a_checkpoint_that_a_fault_interrupts_is_written_from_the_next_snapshot(
+    alone: Standalone, beside: Standalone
+) -> None:
+    """A rank is killed while all write. Training ends when the last checkpoint is complete."""
+    printed = await alone.run(
+        script=SCRIPT, KIND="kill", FAULTS="1:5:behind", EVERY="4", WRITES_FROM="7", **UNIQUE, REKINDLE_SNAPSHOT_EVERY="2"
+    )
+    assert behind(printed) == [4]
+    assert complete(alone.folder / "checkpoints") == {8}
+    assert list((alone.folder / "checkpoints").glob(".*")) == []
+    assert last_words(printed) == await finals(beside)
+
+
+async def test_a_checkpoint_for_which_there_is_no_room_does_not_stop_training(alone: Standalone, beside: Standalone) -> None:
+    """The message names the rank and the reason, and nothing of the checkpoint is left."""
+    printed = await alone.run(script=SCRIPT, EVERY="4", FULL="1", **UNIQUE, **EVERY)
+    assert re.search(
+        r"checkpoint after step 8 not written, training goes on; reason: .*step-00000008: rank 1: OSError: .* No space", printed
+    )
+    assert list((alone.folder / "checkpoints").iterdir()) == []
+    assert last_words(printed) == await finals(beside)
+
+
 async def test_where_replicas_hold_each_shard_no_snapshot_is_taken(alone: Standalone) -> None:
     """Nothing is copied, and a killed rank costs no step."""
     printed = await alone.run(script=SCRIPT, KIND="kill", FAULTS="1:5:behind", **EVERY)
@@ -302,6 +360,16 @@ def test_a_copy_whose_writer_was_killed_does_not_count() -> None:
     assert [(copy.step, bytes(memory.read(copy) or b"")) for copy in memory.copies(Kind.OWN)] == [(6, b"\6" * 100)]
     memory.forget(after=5)
     assert memory.copies(Kind.OWN) == []
+
+
+def test_memory_that_is_reserved_is_there_before_the_first_copy() -> None:
+    """Memory that is first used while training goes on makes its steps several times as long."""
+    memory = SnapshotMemory(os.memfd_create("rekindle-snapshots-of-a-test"))
+    memory.reserve(Kind.OWN, 1 << 20)
+    assert memory.capacity == 2 << 20
+    copy_of(memory, 3)
+    assert memory.capacity == (2 << 20) + mmap.PAGESIZE  # that of its header
+    assert [copy.step for copy in memory.copies(Kind.OWN)] == [3]
 
 
 async def test_a_connection_that_was_cut_is_made_again_for_the_next_copy() -> None:

@@ -1,15 +1,21 @@
 """A training script whose model is sharded over two ranks and replicated over two (HSDP), or with `UNIQUE` sharded over all four.
-`FAULTS` act on it as in `repaired.py`; with `EVALUATES` an evaluation is registered."""
+`FAULTS` act on it as in `repaired.py`; with `EVALUATES` an evaluation is registered. The rank `WITHOUT_THREAD` cannot start the
+thread of its third snapshot. Tensors of checkpoints are written when a rank begins the step `WRITES_FROM`; on the rank `FULL`
+there is no room for them."""
 
+import errno
 import hashlib
 import itertools
 import os
 import signal
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.checkpoint import FileSystemWriter
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
@@ -57,6 +63,30 @@ class Between(nn.Module):
         return result
 
 
+def start(thread: threading.Thread, start: Any = threading.Thread.start) -> None:
+    if thread.name == "rekindle-snapshot" and next(snapshots) == 2:
+        raise RuntimeError("can't start new thread")
+    start(thread)
+
+
+if os.environ.get("WITHOUT_THREAD") == str(rank):
+    snapshots = itertools.count()
+    threading.Thread.start = start  # type: ignore[assignment, method-assign]
+
+writes_from = int(os.environ.get("WRITES_FROM", "0"))
+may_write = Path(os.environ["REKINDLE_JOB_DIR"]) / "may-write"
+
+
+def write_data(*arguments: Any, write: Any = FileSystemWriter.write_data) -> Any:
+    while writes_from and not may_write.exists():
+        time.sleep(0.01)
+    if os.environ.get("FULL") == str(rank):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    return write(*arguments)
+
+
+FileSystemWriter.write_data = write_data  # type: ignore[assignment, method-assign]
+
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(16, 33), nn.ReLU(), nn.Dropout(0.2), Between(), nn.Linear(33, 33), nn.ReLU(), nn.Linear(33, 4))
 for layer in (model[0], model[4]):
@@ -87,6 +117,8 @@ with rekindle_training.session(model, optimizer, checkpoint_every=int(os.environ
                 with torch.no_grad():
                     model(torch.ones(2, 16))
             fault("beginning", step)
+            if step == writes_from:
+                may_write.touch()
             sharded.set_requires_gradient_sync("GATHERS" not in os.environ or step % 2 == 0)
             batch = torch.randn(8, 16, generator=data.manual_seed(100 * rank + step))
             model(batch).pow(2).mean().backward()

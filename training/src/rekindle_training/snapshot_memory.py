@@ -24,6 +24,10 @@ _DOUBT = 4 * _STRIDE
 """Place of the mark that no copy is trusted any more."""
 
 
+OWN_COPIES = 2
+"""Number of snapshots of itself that a rank has."""
+
+
 class Kind(Enum):
     """Two places each."""
 
@@ -72,6 +76,11 @@ class SnapshotMemory:
     def capacity(self) -> int:
         """Returns the bytes of memory that copies take up."""
         return os.fstat(self.descriptor).st_blocks * 512
+
+    def reserve(self, kind: Kind, length: int) -> None:
+        """Takes up the memory for copies of this size. Otherwise the first copies would wait for it beside training."""
+        for place in (kind.value, kind.value + 1):
+            self._map(place, length, mmap.MAP_SHARED | mmap.MAP_POPULATE)
 
     def begin(self, kind: Kind, rank: int, length: int) -> tuple[int, memoryview]:
         """Returns a place for another copy, and its memory. What was there counts no more.
@@ -134,9 +143,13 @@ class SnapshotMemory:
         """Returns the memory of a place. It stays mapped, since the first access to each page costs more than its content."""
         mapped = self._mapped.get(place)
         if mapped is None or len(mapped) < length:
-            begin = place * _STRIDE + _PAGE
-            end = begin + -(-max(length, 1) // _PAGE) * _PAGE
-            if os.fstat(self.descriptor).st_size < end:
-                os.ftruncate(self.descriptor, end)
-            mapped = self._mapped[place] = mmap.mmap(self.descriptor, end - begin, offset=begin)
+            mapped = self._map(place, length, mmap.MAP_SHARED)
         return memoryview(mapped)[:length]
+
+    def _map(self, place: int, length: int, flags: int) -> mmap.mmap:
+        begin = place * _STRIDE + _PAGE
+        end = begin + -(-max(length, 1) // _PAGE) * _PAGE
+        if os.fstat(self.descriptor).st_size < end:
+            os.ftruncate(self.descriptor, end)
+        mapped = self._mapped[place] = mmap.mmap(self.descriptor, end - begin, flags=flags, offset=begin)
+        return mapped

@@ -160,7 +160,7 @@ class Checkpoints:
         scratch.mkdir(parents=True)
 
     def _write_pickled(self, scratch: Path, step: int, skeleton: Any, tensors: Sequence[torch.Tensor]) -> None:
-        if self._rank == min(self._replicas & set(self.team().members)):
+        if self._writes_common:
             self._write_common(scratch, step, skeleton, tensors)
         for rank, mine in self._trained.take_own().apart(self._rank).items():
             _write_durably(scratch / own_name(rank), mine.pickled)
@@ -172,8 +172,36 @@ class Checkpoints:
         _write_durably(path, pickle.dumps((self._kinds(), skeleton, slots, {"step": step, **self._of_modules()})))
 
     def _part_of(self, ward: Ward) -> str:
-        """Returns the beginning of the names of what only this rank, which is gone, has."""
-        return f"rank-{ward.rank:05d}." if self._part else ""
+        """Returns the beginning of the names of what only this rank and its replicas have. A rank that is gone has none."""
+        return f"rank-{ward.rank:05d}." if self._part and ward.rank != self._rank else self._part
+
+    def _is_whole_in(self, ward: Ward) -> bool:
+        """Returns whether this rank writes all that this ward has, and not only its shards."""
+        return self._writes_common if ward.rank == self._rank else bool(self._part)
+
+    @property
+    def _writes_common(self) -> bool:
+        """Returns whether this rank writes what its replicas have as well."""
+        return self._rank == min(self._replicas & set(self.team().members))
+
+    def write_snapshot(self, step: int, meeting: Meeting, read: Callable[[], Ward]) -> None:
+        """Writes a checkpoint of the snapshots that all ranks have taken of themselves, while training goes on.
+
+        A checkpoint of this step that is there already is left as it is.
+
+        Args:
+            read: returns the snapshot of this rank.
+
+        Raises:
+            CheckpointNotWritten: on all ranks, if one cannot write its part. No part of the checkpoint is left.
+            MeetingOver: the ranks have to do something else.
+        """
+
+        def own() -> Kept:
+            ward = read()
+            return {rank: mine.pickled for rank, mine in ward.own.apart(self._rank).items()}, [ward]
+
+        self.write_last(step, meeting, (), own)
 
     def write_last(self, step: int, meeting: Meeting, whole: Collection[int], own: Callable[[], Kept]) -> int:
         """Writes a checkpoint with the ranks of a meeting, because others are gone. It is read as any other.
@@ -223,13 +251,13 @@ class Checkpoints:
             return before
         scratch = self._folder / name
         (mine, wards), skeleton, tensors = taken[0]
-        shards = [shard for ward in wards for shard in ward.shards(self._part_of(ward))]
+        shards = [shard for one in wards for shard in one.shards(self._part_of(one), whole=self._is_whole_in(one))]
         save_tensors(self._named(skeleton, tensors), _Writer(scratch), meeting, shards)
 
         def write_pickled() -> None:
             if is_whole and self._rank == min(self._replicas & frozenset(whole)):
                 self._write_common(scratch, step, skeleton, tensors)
-            for ward in wards if self._part else ():
+            for ward in filter(self._is_whole_in, wards):
                 self._write_kinds(scratch / (self._part_of(ward) + COMMON), step, ward.skeleton, ward.slots)
             for rank, content in mine.items():
                 _write_durably(scratch / own_name(rank), content)

@@ -267,6 +267,16 @@ class Communicator:
         with self._lock:
             self._vote, self._lines = vote, lines
 
+    def client_of_store(self) -> dist.TCPStore:
+        """Connects to the store of this generation once more. May be called from any thread.
+
+        Raises:
+            OSError: the generation was given up, or its store is gone.
+        """
+        if (store := self._store) is None:
+            raise ConnectionAbortedError("the generation was given up")
+        return connected_store(self._environment.master_addr, store.port)
+
     def host(self) -> str:
         """Returns this rank's address in the default group."""
         with self._lock:

@@ -15,7 +15,8 @@ import torch
 import torch.distributed as dist
 
 from rekindle_training.adapter import communicator, given, injected, own, unregistered_state
-from rekindle_training.adapter.checkpoint import CheckpointStore
+from rekindle_training.adapter.checkpoint import Checkpoints, CheckpointStore
+from rekindle_training.adapter.checkpoint_beside import Beside
 from rekindle_training.adapter.comparison import Comparison, LossNotFinite, ReplicasDiffer
 from rekindle_training.adapter.failure_text import FAILURES
 from rekindle_training.adapter.last_checkpoint import LastCheckpoint
@@ -55,6 +56,8 @@ class Training:
         self._stretches = rank.processor.stretches
         self._stretches.follow(self._step_log.last_stretch)
         self._attempts = Attempts(rank, comparison, repeats_updates=repeats_updates)
+        if isinstance(checkpoints, Checkpoints):
+            rank.snapshots.beside = Beside(checkpoints, rank.communicator, rank.gate, rank.environment.rank)
         self._membership = Membership(rank, self._attempts, checkpoints, self._step_log)
         self._last_checkpoint = LastCheckpoint(rank, self._attempts, checkpoints)
         self._checks = Checks(rank.environment, rank.trained.accelerator, rank.processor.tested)
@@ -395,6 +398,8 @@ class Training:
             )
 
     def _has_left(self) -> bool:
+        if self._rank.snapshots.beside is not None:
+            self._rank.snapshots.beside.finish()
         try:
             self._processor.leave()
             self._communicator.leave(together=not self._attempts.interrupted)
@@ -445,7 +450,7 @@ class Training:
         self._stretches.missing = self._communicator.team.missing_share
         self._periodic.join(self.step)
         self._checkpoint_due = joined and self._periodic.is_due(self.step)
-        self._snapshot_due = joined and (wish.rebuild.begins or self._rank.snapshots.is_due(self.step))
+        self._snapshot_due = joined and (wish.rebuild.begins or self._is_snapshot_due())
         self._calls_due = self._calls_unsure = joined and self.step > 0 and not wish.rebuild.begins
         self._proof_due = True
         self._loss_due = not wish.rebuild.begins
@@ -472,7 +477,7 @@ class Training:
         self._gate.complete(step)
         self._trace(step)
         self._checkpoint_due, self._calls_due = self._periodic.is_due(step), True
-        self._snapshot_due = self._rank.snapshots.is_due(step)
+        self._snapshot_due = self._is_snapshot_due()
         proved = self._at_boundary(self._prove) if self._proof_due or self._loss_due else True
         self._loss_due = self._loss_due and not proved
         self._loss.step_is_done(counts=proved)
@@ -532,10 +537,21 @@ class Training:
         if self._calls_due and self._at_boundary(self._call):
             self._calls_due = False
 
+    def _is_snapshot_due(self) -> bool:
+        snapshots = self._rank.snapshots
+        return snapshots.is_due(self.step) or (self._checkpoint_due and snapshots.writes_checkpoints)
+
     def _take_snapshot(self) -> None:
-        if self._rank.snapshots.is_on:
-            self._rank.sharded.reshard()
-            self._rank.snapshots.take(self.step, gathers=self._attempts.gathers)
+        """Takes a snapshot. A checkpoint that is due is written from it."""
+        snapshots = self._rank.snapshots
+        if not snapshots.is_on:
+            return
+        writes = self._checkpoint_due and snapshots.writes_checkpoints
+        if writes:
+            self._prove()
+        self._rank.sharded.reshard()
+        snapshots.take(self.step, gathers=self._attempts.gathers, checkpoint=writes)
+        self._checkpoint_due = self._checkpoint_due and not writes
 
     def _write(self) -> None:
         if not self._attempts.guarded:  # `with step:` has done so

@@ -60,7 +60,9 @@ class Meeting:
             MeetingOver: this rank has to leave, or the limit has passed.
         """
         self._round += 1
-        self._put(f"done/{self._rank}", self._tried(work))
+        done = self._tried(work)
+        self._refuse_if_called_off()  # what it has read may not be what it was
+        self._put(f"done/{self._rank}", done)
         if self.leads:
             self._combine(combine)
         given, failure = self._get(f"given/{self._rank}")
@@ -92,9 +94,14 @@ class Meeting:
     def _get(self, key: str) -> Any:
         name = f"{self._round}/{key}"
         while not self._store.check([name]):
-            if self._is_called_off():
-                raise MeetingOver("the manager asks for something else")
+            self._refuse_if_called_off()
             if time.monotonic() > self._ends:
                 raise MeetingOver("not all ranks have done their part in time")
             time.sleep(self._pause)
-        return pickle.loads(self._store.get(name))  # written by a rank of the same job
+        content = pickle.loads(self._store.get(name))  # written by a rank of the same job
+        self._store.delete_key(name)  # the store lives as long as its manager, and no other rank reads it
+        return content
+
+    def _refuse_if_called_off(self) -> None:
+        if self._is_called_off():
+            raise MeetingOver("the manager asks for something else")

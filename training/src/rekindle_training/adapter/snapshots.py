@@ -10,7 +10,7 @@ import pickle
 import struct
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from rekindle_training.adapter.checkpoint_beside import Beside
 from rekindle_training.adapter.communicator import Communicator
 from rekindle_training.adapter.copies import versions
 from rekindle_training.adapter.copying import in_memory
@@ -33,7 +34,7 @@ from rekindle_training.adapter.state import StateMismatch
 from rekindle_training.adapter.trained import Trained
 from rekindle_training.adapter.wards import Ward
 from rekindle_training.environment import RankEnvironment
-from rekindle_training.snapshot_memory import Copy, Kind, SnapshotMemory
+from rekindle_training.snapshot_memory import OWN_COPIES, Copy, Kind, SnapshotMemory
 from rekindle_wire.training_pb2 import Snapshot
 
 log = logging.getLogger(__name__)
@@ -41,6 +42,8 @@ log = logging.getLogger(__name__)
 _HEAD = struct.Struct("<Q")
 """Length of what is pickled at the beginning of a snapshot: skeleton, slots, and the state that only its rank has."""
 _ALIGNMENT = 64
+_HEADS = 1024 * 1024
+"""Bytes that are reserved for what is pickled. A snapshot may have more."""
 _PART = 256 * 1024 * 1024
 """Maximum bytes of one message between ranks."""
 _MOMENTS = {"Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "Adadelta": 2, "Adagrad": 1, "RMSprop": 1}
@@ -62,6 +65,17 @@ class _Said(NamedTuple):
     doubted: bool
 
 
+class _Agreed(NamedTuple):
+    """Agreement of all ranks on a snapshot that is due."""
+
+    all_idle: bool
+    all_have: bool
+    common: int
+    """Newest step of which all have a snapshot. -1: there may be none."""
+    is_written: bool
+    """True if a checkpoint is to be written from it."""
+
+
 @dataclass
 class _Taken:
     """Snapshot that is being taken."""
@@ -73,6 +87,8 @@ class _Taken:
     """Tensors that are copied beside the computation, and their places."""
     versions: list[int]
     stream: AbstractContextManager[Any]
+    is_written: bool
+    """True if a checkpoint is written from it."""
     copied: threading.Event = field(default_factory=threading.Event)
 
 
@@ -95,6 +111,8 @@ class Snapshots:
         self._worker: threading.Thread | None = None
         """Thread that copies and sends the latest snapshot."""
         self._said: list[_Said] = []
+        self.beside: Beside | None = None
+        """Checkpoints that are written from snapshots. None: the script has its own storage of checkpoints."""
 
     def is_due(self, step: int) -> bool:
         return self._is_on and step % (self._environment.snapshot_every or 1) == 0
@@ -103,6 +121,10 @@ class Snapshots:
     def is_on(self) -> bool:
         """Returns whether snapshots are taken: a rank of this generation has what no other one has."""
         return self._is_on
+
+    @property
+    def writes_checkpoints(self) -> bool:
+        return self._is_on and self.beside is not None
 
     def join(self, *, is_first: bool) -> None:
         """Begins a generation. Called by all its ranks together.
@@ -123,14 +145,18 @@ class Snapshots:
         if not self._is_on:
             return
         keeper = self._keepers(is_first=is_first)
-        if is_first and self._rank == 0:
-            self._state_sizes(keeper)
+        if is_first:
+            self._reserve(self._memory, keeper)
+            if self._rank == 0:
+                self._state_sizes(keeper)
         self._lines = SnapshotLines(self._memory, self._rank, self._communicator.host())
         addresses: dict[int, Address] = dict(_gathered((self._rank, self._lines.address)))
         self._lines.begin(addresses[keeper[self._rank]] if keeper else None)
 
     def close(self) -> None:
         """Ends what goes on beside the computation."""
+        if self.beside is not None:
+            self.beside.call_off()
         self.settle()
         if self._lines is not None:
             self._lines.close()
@@ -174,13 +200,22 @@ class Snapshots:
         return keeper
 
     def _refuse_too_large(self, keeper: Mapping[int, int]) -> None:
-        sizes = {one.domain.rank: one.bytes for one in self._said}
-        ward = {kept_by: rank for rank, kept_by in keeper.items()}
+        kept = self._kept_bytes(keeper)
         refuse_too_large(
-            Need(rank, one.domain.node, one.pod, one.bytes, sizes.get(ward.get(rank, -1), 0), one.has, *one.free)
+            Need(rank, one.domain.node, one.pod, one.bytes, kept.get(rank, 0), one.has, *one.free)
             for one in self._said
             for rank in [one.domain.rank]
         )
+
+    def _kept_bytes(self, keeper: Mapping[int, int]) -> Mapping[int, int]:
+        """Returns the size of the snapshots that each rank keeps for another one."""
+        sizes = {one.domain.rank: one.bytes for one in self._said}
+        return {kept_by: sizes[rank] for rank, kept_by in keeper.items()}
+
+    def _reserve(self, memory: SnapshotMemory, keeper: Mapping[int, int]) -> None:
+        memory.reserve(Kind.OWN, self._bytes() + _HEADS)
+        if (kept := self._kept_bytes(keeper).get(self._rank)) is not None:
+            memory.reserve(Kind.KEPT, kept + _HEADS)
 
     def _state_sizes(self, keeper: Mapping[int, int]) -> None:
         sizes = {one.domain.rank: one.bytes for one in self._said}
@@ -198,40 +233,64 @@ class Snapshots:
 
     # Taking.
 
-    def take(self, step: int, *, gathers: bool) -> None:
+    def take(self, step: int, *, gathers: bool, checkpoint: bool) -> None:
         """Begins a snapshot of the state after this step. Called by all ranks together, at the boundary.
 
-        All ranks leave it out if one of them still copies or sends the one before, which would otherwise be overwritten.
+        All ranks leave it out if one of them still copies, sends or writes one that would be overwritten. The newest one that all
+        ranks have is not overwritten, also if ranks have a newer one that another rank could not take.
 
         Args:
             gathers: gradients that are held now are part of the next step.
+            checkpoint: a checkpoint is to be written from it, beside training.
 
         Raises:
             RuntimeError: the other ranks could not be reached.
         """
         assert self._memory is not None
-        idle = self._worker is None or not self._worker.is_alive()
         has = self._memory.find(Kind.OWN, self._rank, step) is not None
-        said = torch.tensor([idle, has], dtype=torch.int64, device="cpu")
-        dist.all_reduce(said, dist.ReduceOp.MIN)
-        all_idle, all_have = map(bool, said.tolist())
-        if has or all_have:
+        agreed = self._agree(self._memory, has=has, checkpoint=checkpoint)
+        is_written = self._is_written(step, agreed, checkpoint=checkpoint)
+        if has or agreed.all_have:
+            if is_written and agreed.all_have:
+                self._write(step)
             return
-        if not all_idle:
+        if not agreed.all_idle:
             if self._rank == 0:
-                log.warning("snapshot after step %d left out, the one before is still on its way to another rank", step)
+                log.warning("snapshot after step %d left out, those before are still being sent or written", step)
             return
+        if agreed.common >= 0:
+            self._memory.forget(after=agreed.common)
         try:
-            self._taken = self._begun(self._memory, step, gathers)
+            self._begin(self._memory, step, gathers=gathers, is_written=is_written)
         except FAILURES as error:
             _not_taken(step, error)
-            return
-        self._worker = threading.Thread(
-            target=self._complete, args=(self._memory, self._taken, self._lines), name="rekindle-snapshot", daemon=True
-        )
-        self._worker.start()
-        if not self._is_beside:
-            self.settle()
+            if is_written:
+                self._write(step)
+
+    def _agree(self, memory: SnapshotMemory, *, has: bool, checkpoint: bool) -> _Agreed:
+        own = [copy.step for copy in memory.copies(Kind.OWN) if copy.rank == self._rank]
+        writes = self.beside.step if self.beside else None
+        next_is_read = len(own) == OWN_COPIES and own[-1] == writes
+        idle = not next_is_read and (self._worker is None or not self._worker.is_alive())
+        wants = self.beside is not None and (checkpoint or self.beside.is_wanted)
+        said = torch.tensor([idle, has, max(own, default=-1), writes is None, not wants], dtype=torch.int64, device="cpu")
+        dist.all_reduce(said, dist.ReduceOp.MIN)
+        all_idle, all_have, common, none_writes, none_wants = said.tolist()
+        return _Agreed(bool(all_idle), bool(all_have), common, is_written=not none_wants and bool(none_writes))
+
+    def _is_written(self, step: int, agreed: _Agreed, *, checkpoint: bool) -> bool:
+        """Returns whether a checkpoint is written from this snapshot, and notes whether one is from the next."""
+        if self.beside is None:
+            return False
+        if checkpoint and not agreed.is_written and self._rank == 0:
+            log.warning("checkpoint after step %d left out, the one before is still being written", step)
+        self.beside.is_wanted = agreed.is_written
+        return agreed.is_written
+
+    def _write(self, step: int) -> None:
+        """Writes a checkpoint from the snapshot after this step. Without a snapshot all ranks give it up."""
+        assert self.beside is not None
+        self.beside.begin(step, lambda: self._kept(Kind.OWN, self._rank, step))
 
     def settle(self) -> None:
         """Waits until the state is copied, because an update follows."""
@@ -245,10 +304,16 @@ class Snapshots:
             return
         own = [copy for copy in self._memory.copies(Kind.OWN) if copy.rank == self._rank]
         if own:
-            self._worker = threading.Thread(target=_send, args=(self._lines, own[0]), name="rekindle-snapshot", daemon=True)
-            self._worker.start()
+            self._worker = _started(_send, self._lines, own[0])
 
-    def _begun(self, memory: SnapshotMemory, step: int, gathers: bool) -> _Taken:
+    def _begin(self, memory: SnapshotMemory, step: int, *, gathers: bool, is_written: bool) -> None:
+        taken = self._begun(memory, step, gathers=gathers, is_written=is_written)
+        self._worker = _started(self._complete, memory, taken, self._lines)
+        self._taken = taken
+        if not self._is_beside:
+            self.settle()
+
+    def _begun(self, memory: SnapshotMemory, step: int, *, gathers: bool, is_written: bool) -> _Taken:
         state = self._trained.collect()
         if not gathers:
             state["gradients"] = {}
@@ -270,7 +335,7 @@ class Snapshots:
             (later if local(tensor).data_ptr() in changed_by_update else now).append((tensor, part))
         _copy(now)
         counted = versions([local(tensor) for tensor, _ in later])
-        return _Taken(place, step, offsets[-1], later, counted, _side_stream(self._trained.accelerator))
+        return _Taken(place, step, offsets[-1], later, counted, _side_stream(self._trained.accelerator), is_written)
 
     def _changed_by_update(self) -> frozenset[int]:
         """Returns the addresses of tensors that nothing changes between two updates: parameters that train, and moments."""
@@ -282,23 +347,27 @@ class Snapshots:
         return frozenset(found)
 
     def _complete(self, memory: SnapshotMemory, taken: _Taken, lines: SnapshotLines | None) -> None:
-        """Copies, completes and sends a snapshot. Runs in a thread of its own."""
+        """Copies, completes and sends a snapshot, and begins its checkpoint. Runs in a thread of its own."""
+        if (copy := self._completed(memory, taken)) is not None and lines is not None:
+            _send(lines, copy)
+        if taken.is_written:
+            self._write(taken.step)
+
+    def _completed(self, memory: SnapshotMemory, taken: _Taken) -> Copy | None:
         try:
             with taken.stream:
                 _copy(taken.later)
             is_whole = versions([local(tensor) for tensor, _ in taken.later]) == taken.versions
         except FAILURES as error:
             _not_taken(taken.step, error)
-            return
+            return None
         finally:
             taken.copied.set()
         if not is_whole:
             self._is_beside = False
             log.warning("snapshot after step %d given up, what it copies changes before the update: later ones wait", taken.step)
-            return
-        copy = memory.seal(taken.place, self._rank, taken.step, taken.length)
-        if lines is not None:
-            _send(lines, copy)
+            return None
+        return memory.seal(taken.place, self._rank, taken.step, taken.length)
 
     # Going back.
 
@@ -353,7 +422,10 @@ class Snapshots:
 
     def ward(self, rank: int, step: int) -> Ward:
         """Returns the state of another rank. Raises StateMismatch if no good snapshot of it is here."""
-        content = None if self._memory is None else self._checked(self._memory, Kind.KEPT, rank, step)
+        return self._kept(Kind.KEPT, rank, step)
+
+    def _kept(self, kind: Kind, rank: int, step: int) -> Ward:
+        content = None if self._memory is None else self._checked(self._memory, kind, rank, step)
         if content is None:
             raise StateMismatch(f"rank {self._rank} keeps no good snapshot of rank {rank} after step {step}")
         skeleton, slots, own, parts = _opened(content)
@@ -424,6 +496,12 @@ def _gathered(mine: Any) -> list[Any]:
     said: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(said, mine)
     return said
+
+
+def _started(work: Callable[..., None], *arguments: Any) -> threading.Thread:
+    worker = threading.Thread(target=work, args=arguments, name="rekindle-snapshot", daemon=True)
+    worker.start()
+    return worker
 
 
 def _not_taken(step: int, error: BaseException) -> None:

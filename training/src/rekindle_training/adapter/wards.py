@@ -1,4 +1,5 @@
-"""State of ranks that are gone, written into a checkpoint by the ranks that keep their snapshots. Used by `checkpoint.py`."""
+"""State of ranks from their snapshots, as it is written into a checkpoint: that of the rank itself, and that of ranks that are
+gone, of which others keep the snapshots. Used by `checkpoint.py`."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from rekindle_training.adapter.skeleton import Slot, named
 
 @dataclass(frozen=True)
 class Ward:
-    """State of another rank, from its snapshot."""
+    """State of a rank, from its snapshot."""
 
     rank: int
     skeleton: Any
@@ -25,20 +26,20 @@ class Ward:
     """The parts that the rank held, in the host's memory."""
     own: Own
 
-    def shards(self, prefix: str) -> Iterator["Shard"]:
-        """Yields what no other rank has.
+    def shards(self, prefix: str, *, whole: bool) -> Iterator["Shard"]:
+        """Yields what is written of this rank.
 
         Args:
-            prefix: of the names of tensors that only this rank has, if ranks have declared who holds the same. Empty: others have
-                all that is not sharded.
+            prefix: of the names of tensors that only this rank and its replicas have, if ranks have declared who holds the same.
+            whole: True for all tensors. Otherwise another rank has those that are not sharded.
         """
         for part, content in named(self.skeleton, range(len(self.slots))).items():
             for name, index in content.items():
                 slot, tensor = self.slots[index], self.tensors[index]
                 if slot.spread is not None:
-                    yield Shard(f"{part}.{name}", self._offsets(slot), torch.Size(slot.spread.shape), tensor)
-                elif prefix:
-                    yield Shard(f"{part}.{prefix}{name}", torch.Size([0] * tensor.dim()), tensor.shape, tensor)
+                    yield Shard(part, name, self._offsets(slot), torch.Size(slot.spread.shape), tensor)
+                elif whole:
+                    yield Shard(part, prefix + name, torch.Size([0] * tensor.dim()), tensor.shape, tensor)
 
     def _offsets(self, slot: Slot) -> torch.Size:
         spread = slot.spread
@@ -53,11 +54,17 @@ class Ward:
 
 @dataclass(frozen=True)
 class Shard:
-    name: str
-    """Name of the whole tensor in the checkpoint."""
+    part: str
+    own_name: str
+    """Name of the whole tensor in its part of the state."""
     offsets: torch.Size
     whole: torch.Size
     tensor: torch.Tensor
+
+    @property
+    def name(self) -> str:
+        """Name of the whole tensor in the checkpoint."""
+        return f"{self.part}.{self.own_name}"
 
     @property
     def index(self) -> MetadataIndex:
@@ -79,7 +86,10 @@ class Planner(DefaultSavePlanner):
 
     def create_local_plan(self) -> SavePlan:
         plan = super().create_local_plan()
-        self.plan = replace(plan, items=[*plan.items, *(shard.item for shard in self._shards.values())])
+        shards = self._shards.values()
+        paths = {shard.name: (shard.part, shard.own_name) for shard in shards}  # by which `load` finds them again
+        items = [*plan.items, *(shard.item for shard in shards)]
+        self.plan = replace(plan, items=items, planner_data={**plan.planner_data, **paths})
         return self.plan
 
     def lookup_object(self, index: MetadataIndex) -> Any:

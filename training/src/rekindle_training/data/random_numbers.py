@@ -76,8 +76,8 @@ class Start:
         """States from the beginning of the epoch; empty before the first one."""
 
     def load(self, state: bytes, epoch: int) -> None:
-        self.state = state or self._first
-        self._epoch = epoch if self.state else None
+        self.state = state
+        self._epoch = epoch if state else None
 
     def begin(self, epoch: int) -> None:
         """Puts the generators back to the beginning of this epoch, or notes that it begins now.
@@ -88,8 +88,9 @@ class Start:
         if self._held is None:
             self._held = held_by(*self._roots, without=self._without)
         if self._epoch != epoch:
-            self._epoch, self.state = epoch, pickle.dumps([generator.get() for generator in self._held])
-            self._first = self._first or self.state
+            now = pickle.dumps([generator.get() for generator in self._held])
+            self._first = self._first or now
+            self._epoch, self.state = epoch, now if self.state else self._first
         states = pickle.loads(self.state)
         if len(states) != len(self._held):
             raise RuntimeError(

@@ -43,13 +43,13 @@ class Keeping:
         return {"seed": self._seed, "generators": self._start.state, "loader": self._state, "skip": self._skip}
 
     def load_state_dict(self, state: dict[str, Any], epoch: int, _number: int) -> None:
-        self._seed, self._state, self._skip = state["seed"], state["loader"] or self._first, state["skip"]
+        self._seed, self._state, self._skip = state["seed"], state["loader"], state["skip"]
         self._start.load(state["generators"], epoch)
         self._iterator = None
 
     def draw(self, epoch: int, number: int) -> Any:
         """Raises StopIteration at the end of the epoch."""
-        if self._iterator is None and self._state:
+        if self._iterator is None and (self._state or self._first):
             iterator = self._go_back(epoch, number)
         elif self._iterator is None or self._epoch != epoch:
             iterator = self._begin(epoch)
@@ -63,6 +63,7 @@ class Keeping:
         return batch
 
     def _go_back(self, epoch: int, number: int) -> Iterator[Any]:
+        self._state = self._state or self._first
         iterator = self._begin(epoch, pickle.loads(self._state))
         for skipped in range(number - self._skip, number):
             with isolated(mixed(self._seed, "batch", epoch, skipped)):
