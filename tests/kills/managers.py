@@ -185,7 +185,9 @@ class OurManager(Manager):
             await self.report_stopped()
         elif order == "on_global_rank":
             self.state = ANNOUNCED
-            self._offered = ("recover", "dump", "exit") if "1" in self.broken.values() else ("retry", "recover", "dump", "exit")
+            self._offered = (
+                ("recover", "downgrade", "dump", "exit") if "1" in self.broken.values() else ("retry", "recover", "dump", "exit")
+            )
             await self.report_offers()
         else:
             self.state = ANNOUNCED  # it carries out each order, whatever it offered

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass, field
 
+from rekindle.model.elastic import WORD
 from rekindle.model.fault import FaultType
+from rekindle.model.keys import ELASTIC, RECOVER_STRATEGY
 from rekindle.model.keys import POD_RESCHEDULING as ONLY_PODS
-from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.training_side import TrainingSide
 
@@ -40,6 +41,9 @@ class Struck:
     moves: bool = False
     """Another pod takes over pod rank 1, and the old one is deleted."""
 
+    leaves: bool = False
+    """True if training goes on without pod rank 1."""
+
     then: Mode | None = None
     """Mode that follows it in every case, as it does not recover training itself."""
 
@@ -51,6 +55,9 @@ class Struck:
 
     labels: dict[str, str] = field(default_factory=dict)
     """Further labels of the job."""
+
+    annotations: dict[str, str] = field(default_factory=dict)
+    """Further annotations of the job."""
 
     name: str = ""
     """Title of a section of the table; empty: the mode's."""
@@ -80,6 +87,11 @@ class Struck:
         return (0, 1) if self.restarts else (1,) * self.moves
 
     @property
+    def ends(self) -> tuple[int, ...]:
+        """Returns the pod ranks whose pods are deleted."""
+        return (1,) if self.leaves else self.renews
+
+    @property
     def restarts(self) -> bool:
         """True if all pods of the job are replaced, and its manager with them."""
         return Mode.JOB_RESCHEDULING in self.modes
@@ -102,12 +114,12 @@ class Struck:
             return ()
         if self.is_opened(side):
             return REPORTS
-        return REPORTS[-1:] if self.faulty else REPORTS[1:]
+        return REPORTS[1:] if self.mode is Mode.HOT_SWITCH else REPORTS[-1:]
 
     def of(self, side: TrainingSide) -> dict[str, str]:
         """Returns the job's annotations."""
         allowed = self.allowed if side is TrainingSide.REKINDLE else ALL
-        return {RECOVER_STRATEGY: allowed} if allowed else {}
+        return {**({RECOVER_STRATEGY: allowed} if allowed else {}), **self.annotations}
 
     def report_behind(self, side: TrainingSide) -> dict[str, str]:
         """Returns, by kind of report, the activity or update that comes before it in every undisturbed run."""
@@ -159,6 +171,26 @@ PROCESS_RESCHEDULING = Struck(
     moves=True,
     allowed="recover",
 )
+ELASTIC_TRAINING = Struck(
+    mode=Mode.ELASTIC_TRAINING,
+    strikes="pod rank 1 loses its pod, and the owner of the job allows nothing but to go on without it",
+    carries_out=("downgrade",),
+    own_phases=2,
+    asks_ours=False,
+    faulty=(2, 3),
+    loses_pod=True,
+    leaves=True,
+    allowed=WORD,
+    annotations={ELASTIC: "1; wait=0"},
+)
+SCALING = Struck(
+    mode=Mode.SCALING,
+    strikes="a client asks for a job of one pod. Pod rank 1 leaves while training goes on",
+    carries_out=("downgrade",),
+    own_phases=3,
+    leaves=True,
+    annotations={ELASTIC: "1"},
+)
 DYING_GASP = Struck(
     mode=Mode.DYING_GASP,
     strikes="""pod rank 1 loses its pod, and the owner of the job allows nothing but to save the state. The job is rescheduled
@@ -207,9 +239,11 @@ MODES = (
     ONLINE_RETRY,
     IN_PLACE,
     PROCESS_RESCHEDULING,
+    ELASTIC_TRAINING,
     DYING_GASP,
     POD_RESCHEDULING,
     JOB_RESCHEDULING,
+    SCALING,
     LINK_SWITCH,
     STRESS_TEST,
 )

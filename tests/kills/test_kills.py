@@ -309,8 +309,10 @@ def _pods_once(result: Result, struck: Struck) -> None:
     before = {pod.metadata.uid: _rank(pod) for pod in result.before}
     others = [pod for pod in result.born if pod.metadata.uid not in before]
     assert len(result.born) == len(before) + len(struck.renews)
-    assert sorted(map(_rank, others)) == sorted(before[uid] for uid in result.died) == list(struck.renews)
-    assert {_rank(pod): POD_TYPE in pod.metadata.annotations for pod in result.left} == {0: False, 1: False}
+    assert sorted(map(_rank, others)) == list(struck.renews)
+    assert sorted(before[uid] for uid in result.died) == list(struck.ends)
+    ranks = (0,) if struck.leaves else (0, 1)
+    assert {_rank(pod): POD_TYPE in pod.metadata.annotations for pod in result.left} == dict.fromkeys(ranks, False)
     assert {pod.metadata.uid for pod in others} <= {pod.metadata.uid for pod in result.left}
 
 

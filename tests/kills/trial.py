@@ -278,7 +278,7 @@ class Trials:
             await asyncio.Event().wait()
 
     async def _strike(self, struck: Struck, job: Job, peer: Manager, old: Pod) -> None:
-        if struck.mode in OPERATIONS:
+        if struck.mode in (*OPERATIONS, Mode.SCALING):
             await self._ask(struck.mode, job, old)
             return
         if struck.faulty:
@@ -289,10 +289,12 @@ class Trials:
 
     async def _ask(self, mode: Mode, job: Job, pod: Pod) -> None:
         """Requests a mode as a client does: it repeats the request under one id until it is accepted."""
-        asked = ModeRequest(mode=mode, stress=StressRequest(nodes={pod.spec.node_name: (Op.COMPUTE,)}))
-        if mode is Mode.LINK_SWITCH:
-            links = (NodeLinks(node=pod.spec.node_name, devices=pod.status.devices, backup=True),)
-            asked = ModeRequest(mode=mode, links=links)
+        links = (NodeLinks(node=pod.spec.node_name, devices=pod.status.devices, backup=True),)
+        asked = {
+            Mode.LINK_SWITCH: ModeRequest(mode=mode, links=links),
+            Mode.STRESS_TEST: ModeRequest(mode=mode, stress=StressRequest(nodes={pod.spec.node_name: (Op.COMPUTE,)})),
+            Mode.SCALING: ModeRequest(mode=mode, replicas=1),
+        }[mode]
         entity, request = self.client.get_workflow_handle(ids.job_workflow(job.id)), str(uuid.uuid4())
         while True:
             try:
