@@ -229,6 +229,12 @@ async def test_a_checkpoint_that_a_fault_interrupts_is_written_from_the_next_sna
     assert last_words(printed) == await finals(beside)
 
 
+async def test_a_checkpoint_that_a_fault_interrupts_may_be_written_of_the_same_step(alone: Standalone) -> None:
+    """The rank that is killed has not written its part. All go back to that step, and nothing is left of the first try."""
+    await alone.run(script=SCRIPT, KIND="kill", FAULTS="1:5:beginning", EVERY="4", WRITES_FROM="5", HELD="1", **UNIQUE, **EVERY)
+    assert complete(alone.folder / "checkpoints") == {4, 8}
+
+
 async def test_a_checkpoint_for_which_there_is_no_room_does_not_stop_training(alone: Standalone, beside: Standalone) -> None:
     """The message names the rank and the reason, and nothing of the checkpoint is left."""
     printed = await alone.run(script=SCRIPT, EVERY="4", FULL="1", **UNIQUE, **EVERY)

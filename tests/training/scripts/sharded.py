@@ -1,7 +1,7 @@
 """A training script whose model is sharded over two ranks and replicated over two (HSDP), or with `UNIQUE` sharded over all four.
 `FAULTS` act on it as in `repaired.py`; with `EVALUATES` an evaluation is registered. The rank `WITHOUT_THREAD` cannot start the
-thread of its third snapshot. Tensors of checkpoints are written when a rank begins the step `WRITES_FROM`; on the rank `FULL`
-there is no room for them."""
+thread of its third snapshot. Tensors of checkpoints are written when a rank begins the step `WRITES_FROM`, on the rank `HELD`
+alone if there is one; on the rank `FULL` there is no room for them."""
 
 import errno
 import hashlib
@@ -78,7 +78,7 @@ may_write = Path(os.environ["REKINDLE_JOB_DIR"]) / "may-write"
 
 
 def write_data(*arguments: Any, write: Any = FileSystemWriter.write_data) -> Any:
-    while writes_from and not may_write.exists():
+    while writes_from and os.environ.get("HELD", str(rank)) == str(rank) and not may_write.exists():
         time.sleep(0.01)
     if os.environ.get("FULL") == str(rank):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -9,8 +9,6 @@ import threading
 import time
 from collections.abc import Callable
 
-import torch.distributed as dist
-
 from rekindle_training.adapter.checkpoint import CheckpointNotWritten, Checkpoints
 from rekindle_training.adapter.communicator import Communicator
 from rekindle_training.adapter.failure_text import FAILURES, in_words
@@ -47,9 +45,8 @@ class Beside:
             read: returns the state of this rank after the step. It may raise.
         """
         self.is_wanted, self._step, self._called_off = False, step, threading.Event()
-        self._writer = threading.Thread(
-            target=self._write, args=(step, read, self._called_off), name="rekindle-checkpoint", daemon=True
-        )
+        arguments = step, self._communicator.generation, read, self._called_off
+        self._writer = threading.Thread(target=self._write, args=arguments, name="rekindle-checkpoint", daemon=True)
         self._writer.start()
 
     def call_off(self) -> None:
@@ -61,10 +58,10 @@ class Beside:
         if self._writer is not None:
             self._writer.join()
 
-    def _write(self, step: int, read: Callable[[], Ward], called_off: threading.Event) -> None:
+    def _write(self, step: int, generation: int, read: Callable[[], Ward], called_off: threading.Event) -> None:
         began, members = time.monotonic(), self._communicator.team.members
         try:
-            store = dist.PrefixStore(f"checkpoint {step}", self._communicator.client_of_store())
+            store = self._communicator.store_beside(f"checkpoint {step}", generation)
             meeting = Meeting(store, members, self._rank, SECONDS, lambda: called_off.is_set() or self._gate.broken)
             self._checkpoints.write_snapshot(step, meeting, read)
         except CheckpointNotWritten as error:

@@ -225,6 +225,10 @@ class Communicator:
             )
 
     @property
+    def generation(self) -> int:
+        return self._generation
+
+    @property
     def own_groups(self) -> int:
         """Number of groups that the script has made."""
         return len(self._own_groups)
@@ -267,15 +271,15 @@ class Communicator:
         with self._lock:
             self._vote, self._lines = vote, lines
 
-    def client_of_store(self) -> dist.TCPStore:
-        """Connects to the store of this generation once more. May be called from any thread.
+    def store_beside(self, name: str, generation: int) -> dist.Store:
+        """Connects to the manager's store once more, for work of a generation beside its loop. May be called from any thread.
 
         Raises:
-            OSError: the generation was given up, or its store is gone.
+            OSError: the generation was given up, or the store is gone.
         """
         if (store := self._store) is None:
             raise ConnectionAbortedError("the generation was given up")
-        return connected_store(self._environment.master_addr, store.port)
+        return dist.PrefixStore(f"{name} {generation}", connected_store(self._environment.master_addr, store.port))
 
     def host(self) -> str:
         """Returns this rank's address in the default group."""
