@@ -301,6 +301,13 @@ async def test_gradients_are_gathered_for_each_share_apart(
             "next",
             "rank 0: a backward pass is outside of `for batch in training.batches():`: make it before the next batch is drawn",
         ),
+        (
+            "draws",
+            (
+                "rank 0: random numbers are drawn outside of `for batch in training.batches():`: draw them inside, or in "
+                "`with training.apart():`"
+            ),
+        ),
         ("left", "rank 0: the script updates before its loop over training.batches() has ended: update after that loop"),
     ],
 )

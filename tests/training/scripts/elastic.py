@@ -2,7 +2,7 @@
 
 Each rank writes the samples of each step to `samples/RANK.jsonl` when it has drawn them, so that a repeated step is there twice.
 Steps after the first ones take `PACE_MS`. `FAULTS` are `RANK:STEP:PLACE` with commas between them, in which the rank's process
-kills itself once. `KEEPS` names what keeps the number of ranks fixed: `batches`, `groups`, `norm`, `next` or `left`. With
+kills itself once. `KEEPS` is what keeps the number of ranks fixed: `batches`, `groups`, `norm`, `next`, `left` or `draws`. With
 `COUNTS` the model counts its passes, in a buffer and in an attribute, and computes with both counts. With `BRANCH` the parameters
 that it uses depend on the batch. With `SYNC` gradients are summed over ranks after each of several batches.
 """
@@ -130,6 +130,8 @@ with rekindle_training.session(model, optimizer, state=[scaler], data=shares, ch
                         scaler.scale(ddp(images).square().mean() / MICRO).backward()
                         fault("between", step)
             fault("backward", step)
+            if KEEPS == "draws":
+                torch.rand(1)
             scaler.unscale_(optimizer)
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             scaler.step(optimizer)

@@ -18,6 +18,9 @@ from rekindle_training.adapter.trained import Trained
 from rekindle_training.data import pickled
 from rekindle_training.data.shares import Shares
 
+LOOKS = 4
+"""Number of passes over the batches of a step before which random numbers are compared."""
+
 
 class Playing:
     """Shares of one rank, in one step after the other."""
@@ -28,10 +31,14 @@ class Playing:
         self._sums = wrappers.sums
         self._turn = object()
         """Identity of the latest pass over the batches of a step. What an earlier one leaves undone counts no more."""
+        self._ended: Own | None = None
+        """Random numbers at the end of that pass. None: it was given up, or there is none."""
+        self._looks = 0
 
     def batches(self) -> Iterator[Any]:
         """Yields the next batch of each share of this rank, in the order of shares. Gradients of the batches are summed by DDP
         in the passes of the last one."""
+        self._look()
         turn = self._turn = object()
         self._sums.has_batch = True
         try:
@@ -39,6 +46,22 @@ class Playing:
         finally:
             if self._turn is turn:
                 self._sums.has_batch = False
+                self._ended = self._trained.take_random_numbers() if self._looks <= LOOKS else None
+
+    def _look(self) -> None:
+        """Notes random numbers that were drawn since the last pass: a share that another rank carries would not draw them."""
+        ended, self._ended = self._ended, None
+        self._looks += 1
+        if ended is None:
+            return
+        now = self._trained.take_random_numbers()
+        held = [(ended.python, now.python), (ended.torch, now.torch), (ended.accelerator, now.accelerator)]
+        held += [(ended.numpy, now.numpy)] if ended.numpy is not None else []  # numpy may be imported at any time
+        if any(before != after for before, after in held):
+            self._sums.note(
+                "random numbers are drawn outside of `for batch in training.batches():`: draw them inside, or in "
+                "`with training.apart():`"
+            )
 
     def _drawn(self, turn: object) -> Iterator[Any]:
         shares = self._team().shares(self._rank)
@@ -60,7 +83,7 @@ class Playing:
 
     def drop(self) -> None:
         """Gives up the pass that is going on: the step is repeated, and begins with the state that the session puts back."""
-        self._turn = object()
+        self._turn, self._ended = object(), None
         self._sums.has_batch = False
 
     @contextmanager

@@ -67,9 +67,9 @@ class Sums:
     def before_update(self) -> None:
         """Notes an update that does not have the gradients of all shares."""
         if self.has_batch:
-            self._note("the script updates before its loop over training.batches() has ended: update after that loop")
+            self.note("the script updates before its loop over training.batches() has ended: update after that loop")
 
-    def _note(self, misuse: str) -> None:
+    def note(self, misuse: str) -> None:
         """Notes what a job of full size can do only. Raises Refused if ranks are missing, as the update would be another one."""
         self.misuse = misuse
         if not self._team().is_whole:
@@ -81,7 +81,7 @@ class Sums:
         Each rank sums one part of the bucket, so that each gradient is sent twice, as in an all-reduce.
         """
         if not self.has_batch:
-            self._note("a backward pass is outside of `for batch in training.batches():`: make it before the next batch is drawn")
+            self.note("a backward pass is outside of `for batch in training.batches():`: make it before the next batch is drawn")
         buffer = bucket.buffer()
         with self._places.ours():
             result = self._mean([*self._of_other_shares(bucket), buffer])
