@@ -32,12 +32,12 @@ def test_no_rank_may_be_left() -> None:
 
 
 def test_a_rank_is_sent_what_it_does_not_have() -> None:
-    """Its holder is the missing rank itself, or the rank that has carried its share."""
-    own, carried = Share(share=3, holder=3, own_state=b"3"), Share(share=3, holder=0, own_state=b"0")
+    """Its holder is the missing rank itself, or the rank that has carried its share. The state of a holder is sent once."""
+    own, another = Share(share=3, holder=3, own_state=b"3"), Share(share=3, holder=0)
     at_first = sent((0, 1, 2, 0), (0, 1, 2, 3), {0: (), 1: (), 2: ()}, {3: b"3"})
     assert at_first == {0: [own]}
     assert sent((0, 1, 2, 0), (0, 1, 2, 0), {0: (3,), 1: (), 2: ()}, {}) == {}
-    assert sent((1, 1, 2, 1), (0, 1, 2, 0), {1: (), 2: ()}, {0: b"0"}) == {1: [Share(share=0, holder=0, own_state=b"0"), carried]}
+    assert sent((1, 1, 2, 1), (0, 1, 2, 0), {1: (), 2: ()}, {0: b"0"}) == {1: [Share(share=0, holder=0, own_state=b"0"), another]}
 
 
 def test_the_state_of_a_share_must_be_somewhere() -> None:

@@ -980,6 +980,7 @@ class Share(google.protobuf.message.Message):
     share: builtins.int
     holder: builtins.int
     own_state: builtins.bytes
+    """Empty: the same as in an earlier share of this holder."""
     def __init__(
         self,
         *,

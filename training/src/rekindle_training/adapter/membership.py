@@ -33,7 +33,8 @@ log = logging.getLogger(__name__)
 
 def _shares(wish: Join) -> dict[int, Own]:
     """Returns the state of the shares that a rank is sent, by rank. One that its holder does not have is left out."""
-    found = {one.share: pickle.loads(one.own_state).of_share(one.share, one.holder) for one in wish.rebuild.shares}
+    held: dict[int, Own] = {one.holder: pickle.loads(one.own_state) for one in wish.rebuild.shares if one.own_state}
+    found = {one.share: held[one.holder].of_share(one.share, one.holder) for one in wish.rebuild.shares}
     return {share: own for share, own in found.items() if own is not None}
 
 

@@ -61,5 +61,7 @@ def sent(then: Sequence[int], before: Sequence[int], has: Mapping[int, Collectio
         holder = next((rank for rank in (share, before[share]) if rank in held), None)
         if holder is None:
             raise CannotRepair(f"no process has the random numbers and the data position of rank {share}, which is missing")
-        found.setdefault(carrier, []).append(Share(share=share, holder=holder, own_state=held[holder]))
+        mine = found.setdefault(carrier, [])
+        is_there = any(one.holder == holder for one in mine)
+        mine.append(Share(share=share, holder=holder, own_state=b"" if is_there else held[holder]))
     return found
