@@ -235,6 +235,12 @@ async def test_a_checkpoint_that_a_fault_interrupts_may_be_written_of_the_same_s
     assert complete(alone.folder / "checkpoints") == {4, 8}
 
 
+async def test_the_checkpoint_of_the_last_step_is_there_when_training_has_ended(alone: Standalone) -> None:
+    """Ranks end when it is written, although the loop goes on while others are written."""
+    await alone.run(script=SCRIPT, EVERY="5", HOLDS_SNAPSHOT="10", **UNIQUE, **EVERY)
+    assert complete(alone.folder / "checkpoints") == {5, 10}
+
+
 async def test_a_checkpoint_for_which_there_is_no_room_does_not_stop_training(alone: Standalone, beside: Standalone) -> None:
     """The message names the rank and the reason, and nothing of the checkpoint is left."""
     printed = await alone.run(script=SCRIPT, EVERY="4", FULL="1", **UNIQUE, **EVERY)

@@ -1,7 +1,8 @@
 """A training script whose model is sharded over two ranks and replicated over two (HSDP), or with `UNIQUE` sharded over all four.
 `FAULTS` act on it as in `repaired.py`; with `EVALUATES` an evaluation is registered. The rank `WITHOUT_THREAD` cannot start the
 thread of its third snapshot. Tensors of checkpoints are written when a rank begins the step `WRITES_FROM`, on the rank `HELD`
-alone if there is one; on the rank `FULL` there is no room for them."""
+alone if there is one; on the rank `FULL` there is no room for them. The snapshot of the step `HOLDS_SNAPSHOT` is taken when the
+rank waits for its end."""
 
 import errno
 import hashlib
@@ -21,6 +22,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 import rekindle_training
+from rekindle_training.adapter.snapshots import Snapshots
 from rekindle_training.examples.gpt_model import at_least
 
 STEPS = 10
@@ -85,6 +87,21 @@ def write_data(*arguments: Any, write: Any = FileSystemWriter.write_data) -> Any
     return write(*arguments)
 
 
+waits, finish, completed = threading.Event(), Snapshots.finish, Snapshots._completed
+
+
+def complete_late(snapshots: Any, memory: Any, taken: Any) -> Any:
+    if os.environ.get("HOLDS_SNAPSHOT") == str(taken.step):
+        waits.wait()
+    return completed(snapshots, memory, taken)
+
+
+def finish_late(snapshots: Any, is_over: Any) -> None:
+    waits.set()
+    finish(snapshots, is_over)
+
+
+Snapshots.finish, Snapshots._completed = finish_late, complete_late  # type: ignore[assignment, method-assign]
 FileSystemWriter.write_data = write_data  # type: ignore[assignment, method-assign]
 
 torch.manual_seed(0)

@@ -398,8 +398,7 @@ class Training:
             )
 
     def _has_left(self) -> bool:
-        if self._rank.snapshots.beside is not None:
-            self._rank.snapshots.beside.finish()
+        self._rank.snapshots.finish(lambda: self._gate.broken)
         try:
             self._processor.leave()
             self._communicator.leave(together=not self._attempts.interrupted)

@@ -42,6 +42,7 @@ log = logging.getLogger(__name__)
 _HEAD = struct.Struct("<Q")
 """Length of what is pickled at the beginning of a snapshot: skeleton, slots, and the state that only its rank has."""
 _ALIGNMENT = 64
+_LOOK_SECONDS = 0.1
 _HEADS = 1024 * 1024
 """Bytes that are reserved for what is pickled. A snapshot may have more."""
 _PART = 256 * 1024 * 1024
@@ -155,8 +156,6 @@ class Snapshots:
 
     def close(self) -> None:
         """Ends what goes on beside the computation."""
-        if self.beside is not None:
-            self.beside.call_off()
         self.settle()
         if self._lines is not None:
             self._lines.close()
@@ -164,6 +163,19 @@ class Snapshots:
         if self._worker is not None:
             self._worker.join()
             self._worker = None
+        if self.beside is not None:  # the worker may have begun a checkpoint until now
+            self.beside.call_off()
+
+    def finish(self, is_over: Callable[[], bool]) -> None:
+        """Waits until the checkpoint of the last snapshot is written.
+
+        Args:
+            is_over: returns whether the generation is over, which gives it up.
+        """
+        while self._worker is not None and self._worker.is_alive() and not is_over():
+            self._worker.join(_LOOK_SECONDS)
+        if self.beside is not None:
+            self.beside.finish()
 
     def _say(self, memory: SnapshotMemory) -> _Said:
         here = self._environment
