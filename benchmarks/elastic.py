@@ -1,10 +1,11 @@
 """Measures a job that goes on without a lost node, and takes it back, with the whole control plane running.
 
-    python -P -m benchmarks.elastic [--rounds 10]
+    python -P -m benchmarks.elastic [--rounds 10] [--peers]
 
 One stack runs: Temporal server, control worker, gateway, watcher and local cluster with four nodes. Four gloo ranks in four pods
 train the small GPT with its data in shares. In each round a node is lost, training goes on with three ranks, the node comes back,
-and the job grows again. The final parameters are compared with those of an undisturbed run.
+and the job grows again. The final parameters are compared with those of an undisturbed run. With `--peers` torchft
+goes on with three ranks in the same run. It has no control plane and no nodes there: a rank is killed.
 """
 
 import argparse
@@ -21,12 +22,16 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks.process_recovery import p95
+from benchmarks.process_recovery import p95, peers_python, systems
+from benchmarks.process_recovery import run as run_peer
 from rekindle.cli.demos import measure
 from rekindle.cli.demos.elastic import ElasticDemo, ElasticScenario
 from rekindle.cli.demos.scenario import RANKS, Step, until
 from rekindle.cli.stack import Machine, running
 from rekindle.model.incident import Incident
+
+TORCHFT = "torchft, goes on with three"
+"""Name of the system in `benchmarks.process_recovery`."""
 
 STEPS_EACH = 120
 """Number of steps of a round at most: a new pod loads in about a hundred of them."""
@@ -91,17 +96,34 @@ async def run(rounds: int) -> dict[str, Any]:
             return await RoundsScenario(options, stack, Path(directory), tell).run()
 
 
+def torchft(rounds: int) -> list[float]:
+    """Returns the seconds from the kill of a rank to the first step of the three others, with torchft."""
+    system, python = next(one for one in systems() if one.name == TORCHFT), peers_python()
+    found = []
+    for number in range(rounds):
+        with tempfile.TemporaryDirectory(prefix="rekindle-bench-") as folder:
+            found.append(run_peer(system, "kill", python, Path(folder)).goes_on)
+        console.print(f"torchft, round {number + 1} of {rounds}", style="dim")
+    return [seconds for seconds in found if seconds is not None]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rounds", type=int, default=10, help="losses of a node (default: 10)")
-    found = asyncio.run(run(parser.parse_args().rounds))
+    parser.add_argument("--peers", action="store_true", help="torchft too, which is installed on first use")
+    options = parser.parse_args()
+    found = asyncio.run(run(options.rounds))
+    if options.peers:
+        found["torchft"] = torchft(options.rounds)
     console.print(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}, Python {platform.python_version()}\n")
     console.print("| what | median | p95 | spread | n | reach |\n|---|---|---|---|---|---|")
     for name, key, reach in (
         ("loss of a node to the first step without it", "lost", "0.50"),
         ("pause of a return", "grown", "0.30"),
+        ("torchft: kill of a rank to the first step without it", "torchft", ""),
     ):
-        seconds = found[key]
+        if not (seconds := found.get(key)):
+            continue
         spread = f"{min(seconds):.3f} to {max(seconds):.3f}"
         console.print(f"| {name} | {median(seconds):.3f} | {p95(seconds):.3f} | {spread} | {len(seconds)} | {reach} |")
     equal = "equal" if found["parameters_equal"] else "NOT equal"
