@@ -1,6 +1,7 @@
 """Times of a job as the step logs of its ranks say them, to compare with its account."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -39,18 +40,20 @@ class Logged(Times):
 def logged(job: Path) -> Logged:
     """Reads stretches from the step logs: a rebuild has another generation, and a restart has other pods.
 
+    The rank that ends last speaks for all. A step that it had not completed before is not done again, although others had.
+
     Args:
         job: directory of the job.
     """
     written, found = _checkpoints(job), _stretches(read_steps(job))
     stretches = sorted(found, key=lambda of_one: min(record.start for record in of_one))
-    furthest, again, spans = 0, 0.0, []
+    furthest, again, spans = Counter[int](), 0.0, []
     for of_one in stretches:
         last, first = max(of_one, key=lambda record: record.end), min(record.start for record in of_one)
-        repeated = [one for one in of_one if one.rank == last.rank and one.step <= furthest]
+        repeated = [one for one in of_one if one.rank == last.rank and one.step <= furthest[last.rank]]
         again += sum(one.end - one.start - written[one.rank, one.start] for one in repeated)
         again += min(one.start for one in repeated) - first if repeated else 0.0
-        furthest = max(furthest, last.step)
+        furthest |= Counter({one.rank: one.step for one in sorted(of_one, key=lambda one: one.step)})
         spans.append((first, last.end))
     whole = sum(ends - begins for begins, ends in spans)
     stood = spans[-1][1] - spans[0][0] - whole
