@@ -102,7 +102,7 @@ def torchft(rounds: int) -> list[float]:
     found = []
     for number in range(rounds):
         with tempfile.TemporaryDirectory(prefix="rekindle-bench-") as folder:
-            found.append(run_peer(system, "kill", python, Path(folder)).goes_on)
+            found.append(run_peer(system, "kill", python, Path(folder) / "job").goes_on)
         console.print(f"torchft, round {number + 1} of {rounds}", style="dim")
     return [seconds for seconds in found if seconds is not None]
 

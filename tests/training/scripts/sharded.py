@@ -76,11 +76,12 @@ if os.environ.get("WITHOUT_THREAD") == str(rank):
     threading.Thread.start = start  # type: ignore[assignment, method-assign]
 
 writes_from = int(os.environ.get("WRITES_FROM", "0"))
+is_held = os.environ.get("HELD", str(rank)) == str(rank)
 may_write = Path(os.environ["REKINDLE_JOB_DIR"]) / "may-write"
 
 
 def write_data(*arguments: Any, write: Any = FileSystemWriter.write_data) -> Any:
-    while writes_from and os.environ.get("HELD", str(rank)) == str(rank) and not may_write.exists():
+    while writes_from and is_held and not may_write.exists():
         time.sleep(0.01)
     if os.environ.get("FULL") == str(rank):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -134,7 +135,7 @@ with rekindle_training.session(model, optimizer, checkpoint_every=int(os.environ
                 with torch.no_grad():
                     model(torch.ones(2, 16))
             fault("beginning", step)
-            if step == writes_from:
+            if step == writes_from and is_held:
                 may_write.touch()
             sharded.set_requires_gradient_sync("GATHERS" not in os.environ or step % 2 == 0)
             batch = torch.randn(8, 16, generator=data.manual_seed(100 * rank + step))
