@@ -47,7 +47,7 @@ async def test_a_standby_stands_by_when_all_of_its_processes_have_loaded(
 
 
 async def test_a_demo_whose_steps_run_out_says_so_at_once(tmp_path: Path) -> None:
-    """It waits for no step that will never be trained."""
+    """A demo waits for no step that will never be trained."""
     scenario = _scenario(tmp_path, [])
     with pytest.raises(Unavailable, match="give it more than 200 steps"):
         await scenario.trains_until(scenario.options.steps + 1)

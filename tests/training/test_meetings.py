@@ -312,7 +312,7 @@ def test_a_rank_that_is_given_up_while_it_writes_spoils_nothing(writers: Writers
 
 @pytest.mark.parametrize("apart", [False, True], ids=["replicas", "ranks with state of their own"])
 def test_snapshots_are_written_as_a_checkpoint(apart: bool, ranks: Ranks, tmp_path: Path) -> None:
-    """What all ranks have is written once. What a rank alone has is written under its name."""
+    """State that all ranks have is written once. State that a rank alone has is written under its name."""
     stored, models = [], []
     for rank in (0, 1):
         torch.manual_seed(rank if apart else 0)
@@ -335,7 +335,7 @@ def test_snapshots_are_written_as_a_checkpoint(apart: bool, ranks: Ranks, tmp_pa
 
 
 def test_a_rank_that_is_called_off_while_it_reads_says_nothing(ranks: Ranks) -> None:
-    """What it has read may have been written over meanwhile. The others wait until they are called off as well."""
+    """A snapshot may be written over while it is read. The other ranks wait until they are called off as well."""
 
     def work(rank: int, met: Meeting) -> None:
         met.hold(lambda: ranks.called_off.update({0, 1}) if rank else None, nothing)

@@ -201,7 +201,7 @@ def steps_of(job: Job, rank: int) -> list[int]:
 
 
 async def test_training_goes_on_while_a_checkpoint_is_written(sharded: Job, gateway: GatewayPeer, beside: Standalone) -> None:
-    """It is written from the snapshots. The next one is left out if it is due meanwhile. A job that is restarted begins there."""
+    """Ranks write the snapshots. The next checkpoint is left out if it is due meanwhile. A restarted job begins at the first."""
     sharded.environment |= {"EVERY": "3", "WRITES_FROM": "7"}
     await sharded.start()
     await sharded.reached(7)  # where tensors may be written
@@ -216,12 +216,22 @@ async def test_training_goes_on_while_a_checkpoint_is_written(sharded: Job, gate
     assert last_words(sharded.outputs()) == await finals(beside)
 
 
+async def test_checkpoints_are_written_after_the_manager_was_replaced(sharded: Job, gateway: GatewayPeer) -> None:
+    """Training goes on in the same generation, and the store of the manager that is gone is not needed."""
+    sharded.environment |= {"EVERY": "9"}
+    await sharded.start()
+    await sharded.reached(3)
+    await replaced_manager(sharded)
+    assert 0 in await sharded.codes()
+    assert complete(sharded.folder / "checkpoints") == {9}
+
+
 async def test_a_checkpoint_that_a_fault_interrupts_is_written_from_the_next_snapshot(
     alone: Standalone, beside: Standalone
 ) -> None:
     """A rank is killed before it has written its part of the state after step 4. All go back to step 6, and write that one."""
-    environment = UNIQUE | {"REKINDLE_SNAPSHOT_EVERY": "2", "EVERY": "4", "WRITES_FROM": "7", "HELD": "1"}
-    printed = await alone.run(script=SCRIPT, KIND="kill", FAULTS="1:7:beginning", **environment)
+    environment = UNIQUE | {"REKINDLE_SNAPSHOT_EVERY": "2", "EVERY": "4", "WRITES_FROM": "8", "HELD": "1", "PACE_MS": "300"}
+    printed = await alone.run(script=SCRIPT, KIND="kill", FAULTS="1:8:beginning", **environment)
     assert behind(printed) == [6]
     assert 6 in complete(alone.folder / "checkpoints")
     assert list((alone.folder / "checkpoints").glob(".*")) == []
@@ -230,7 +240,8 @@ async def test_a_checkpoint_that_a_fault_interrupts_is_written_from_the_next_sna
 
 async def test_a_checkpoint_that_a_fault_interrupts_may_be_written_of_the_same_step(alone: Standalone) -> None:
     """The rank that is killed has not written its part. All go back to that step, and nothing is left of the first try."""
-    await alone.run(script=SCRIPT, KIND="kill", FAULTS="1:5:beginning", EVERY="4", WRITES_FROM="5", HELD="1", **UNIQUE, **EVERY)
+    environment = UNIQUE | EVERY | {"EVERY": "4", "WRITES_FROM": "6", "HELD": "1", "PACE_MS": "300"}
+    await alone.run(script=SCRIPT, KIND="kill", FAULTS="1:6:beginning", **environment)
     assert 4 in complete(alone.folder / "checkpoints")
 
 

@@ -32,7 +32,7 @@ def test_no_rank_may_be_left() -> None:
 
 
 def test_a_rank_is_sent_what_it_does_not_have() -> None:
-    """Its holder is the missing rank itself, or the rank that has carried its share. The state of a holder is sent once."""
+    """The missing rank itself holds the share, or the rank that has carried it. The state of a holder is sent once."""
     own, another = Share(share=3, holder=3, own_state=b"3"), Share(share=3, holder=0)
     at_first = sent((0, 1, 2, 0), (0, 1, 2, 3), {0: (), 1: (), 2: ()}, {3: b"3"})
     assert at_first == {0: [own]}

@@ -225,10 +225,6 @@ class Communicator:
             )
 
     @property
-    def generation(self) -> int:
-        return self._generation
-
-    @property
     def own_groups(self) -> int:
         """Number of groups that the script has made."""
         return len(self._own_groups)
@@ -270,16 +266,6 @@ class Communicator:
             self._unless_given_up(lines.connect)
         with self._lock:
             self._vote, self._lines = vote, lines
-
-    def store_beside(self, name: str, generation: int) -> dist.Store:
-        """Connects to the manager's store once more, for work of a generation beside its loop. May be called from any thread.
-
-        Raises:
-            OSError: the generation was given up, or the store is gone.
-        """
-        if (store := self._store) is None:
-            raise ConnectionAbortedError("the generation was given up")
-        return dist.PrefixStore(f"{name} {generation}", connected_store(self._environment.master_addr, store.port))
 
     def host(self) -> str:
         """Returns this rank's address in the default group."""

@@ -150,7 +150,10 @@ class Snapshots:
             self._reserve(self._memory, keeper)
             if self._rank == 0:
                 self._state_sizes(keeper)
-        self._lines = SnapshotLines(self._memory, self._rank, self._communicator.host())
+        host = self._communicator.host()
+        if self.beside is not None:
+            self.beside.open(host)
+        self._lines = SnapshotLines(self._memory, self._rank, host)
         addresses: dict[int, Address] = dict(_gathered((self._rank, self._lines.address)))
         self._lines.begin(addresses[keeper[self._rank]] if keeper else None)
 
