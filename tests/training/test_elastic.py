@@ -1,15 +1,26 @@
 """Training goes on with the ranks that are left, and takes missing ones back, with the same samples in the same steps."""
 
+import asyncio
 import json
 import random
 import re
 import signal
 from collections import defaultdict
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from rekindle_training.injection import Injection
+from rekindle_training.manager import coordinator, recovery
+from rekindle_training.manager.coordinator import Coordinator
+from rekindle_training.manager.membership import Membership
+from rekindle_training.manager.pods import Pods
+from rekindle_training.manager.recovery import Kind, Order, Recovery
+from rekindle_training.manager.reports import RETRY, Reports
+from rekindle_wire.training_pb2 import Hello
 from tests.training.dialogue import opened, status
 from tests.training.gateway_service import GatewayPeer
 from tests.training.job import Job
@@ -138,6 +149,33 @@ async def test_a_return_that_is_stopped_leaves_training_as_it_was(elastic: Job, 
     assert (await status(gateway, 3))[:2] == ("upgrade", 0)
     assert 0 in await elastic.codes()
     assert is_as_whole(elastic, whole)
+
+
+async def test_an_order_that_follows_the_result_of_a_recovery_at_once_is_carried_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control plane sends it when it has received the result. The manager must not answer that a fault is being recovered."""
+    answers = asyncio.Queue[tuple[str, int, str]]()
+
+    class Followed(Reports):
+        def status(self, code: int, info: str, strategy: str = RETRY, attempt: str = "") -> None:
+            answers.put_nowait((strategy, code, info))
+            if strategy == RETRY:
+                manager.grow(frozenset({1}), "attempt-2")
+
+    monkeypatch.setattr(coordinator, "meet", lambda *_: asyncio.sleep(0))
+    monkeypatch.setattr(recovery, "stand", lambda _: asyncio.sleep(0, {}))
+    monkeypatch.setattr(Recovery, "_repaired", lambda *_: asyncio.sleep(0, 5))
+    membership = Membership(2)
+    means: Any = SimpleNamespace(membership=membership, pods=Pods(), reports=Followed(), alone=False, order_timeout=60)
+    means.store, means.stall_seconds, means.injection = asyncio.Event().wait(), 0, Injection()
+    running = asyncio.create_task((manager := Coordinator(means)).run())
+    for rank in range(2):
+        membership.enroll(Hello(rank=rank, process=f"{rank}/0"), 3)
+    manager.recover(Order(Kind.RETRY, "attempt-1"))
+    async with asyncio.timeout(10):
+        assert await answers.get() == ("retry", 0, "training goes on after step 5")
+        assert await answers.get() == ("upgrade", 0, "these ranks are there already")
+    running.cancel()
+    await asyncio.wait({running})
 
 
 async def test_a_second_pod_may_be_lost_while_one_is_missing(elastic: Job, gateway: GatewayPeer, whole: Whole) -> None:

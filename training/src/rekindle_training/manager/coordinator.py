@@ -274,6 +274,7 @@ class Coordinator:
             log.info("training recovered", extra={"behind": behind, "by_itself": recovery.by_itself})
             self._recovery = None
             self._membership.turn_away(self._means.pods.forget_standbys())
+            recovery.tell()
             self._look_for_faults()
         finally:
             self._recovery = None if self._recovery is recovery else self._recovery

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from rekindle_training.manager.faults import NAMED_SECONDS, Faults
@@ -99,6 +100,8 @@ class Recovery:
         self._patience = means.order_timeout
         self._written: Written | None = None
         """Last checkpoint that was written for a restart of the job. None: none was, or training went on."""
+        self._result: Callable[[], None] | None = None
+        """Report of the order with which training went on. None: it went on without an order."""
 
     def order(self, order: Order) -> None:
         self._orders.append(order)
@@ -149,6 +152,8 @@ class Recovery:
     async def run(self) -> int:
         """Runs the recovery. Returns the step after which training goes on.
 
+        `tell` reports it, when another order can be carried out.
+
         Raises:
             CannotRepair: no order came, and this manager cannot repair training itself.
         """
@@ -166,6 +171,11 @@ class Recovery:
             return behind
         finally:
             await _cancelled(naming, keeping, work)
+
+    def tell(self) -> None:
+        """Reports the result to the control plane, whose next order may arrive at once."""
+        if self._result is not None:
+            self._result()
 
     async def _until_idle_or_ordered(self, work: "asyncio.Future[int | None]") -> int | None:
         """Waits until `work` is done or replaced. Returns its result, or None if there is something else to do.
@@ -265,7 +275,8 @@ class Recovery:
             behind = None
             self._answer_with(order, f"{type(error).__name__}: {error}")
             log.exception("order failed")
-        self._carried = None
+        if behind is None:
+            self._carried = None
         return behind
 
     async def _do(self, order: Order, standing: Standings) -> int | None:
@@ -290,7 +301,7 @@ class Recovery:
                     info += f", with {len(self._means.membership.present)} of {self._means.membership.world_size} ranks"
                 if self._alone_behind is not None:
                     info += f"; it had gone on by itself after step {self._alone_behind}: the control plane did not answer"
-                reports.status(RECOVERED, info, STRATEGY.get(order.kind, RECOVER), order.attempt)
+                self._result = partial(reports.status, RECOVERED, info, STRATEGY.get(order.kind, RECOVER), order.attempt)
                 return behind
         return None
 
@@ -311,7 +322,7 @@ class Recovery:
         tell = means.reports.begin_again if reported else means.reports.progress  # a new manager knows one life of the ranks
         tell(first.step, first.steps_lost, means.membership.world_size)
         info = f"all other processes have started again in their pods, and training goes on after step {first.step - 1}"
-        means.reports.status(RECOVERED, info, EXIT, order.attempt)
+        self._result = partial(means.reports.status, RECOVERED, info, EXIT, order.attempt)
         return first.step - 1
 
     def _offers(self, standing: Standings) -> list[str]:
