@@ -31,15 +31,26 @@ from tests.training.test_last_checkpoint import restarted
 
 SCRIPT = str(Path(__file__).with_name("scripts").joinpath("sharded.py"))
 UNIQUE: dict[str, Any] = {"UNIQUE": "accepted"}
-EVERY: dict[str, Any] = {"REKINDLE_SNAPSHOT_EVERY": "3"}
+EVERY: dict[str, Any] = {"REKINDLE_SNAPSHOT_EVERY": "3", "FAST": "3", "PACE_MS": "300"}
+"""The steps after the first snapshot take so long that it is kept before a fault."""
 
 
 @pytest.fixture
 def sharded(job: Job) -> Job:
     """Prepares a job of two pods whose four ranks have a shard each."""
     job.script, job.arguments = SCRIPT, []
-    job.environment |= UNIQUE | EVERY | {"PACE_MS": "300"}
+    job.environment |= UNIQUE | EVERY | {"PACE_MS": "800"}
     return job
+
+
+async def kept(job: Job, step: int) -> None:
+    """Waits until each rank has its snapshot of a step and that of another rank."""
+    memories = [memory_of(job, rank) for rank in range(WORLD)]
+    async with asyncio.timeout(60):
+        while not all(
+            any(copy.step == step for copy in memory.copies(kind)) for memory in memories for kind in (Kind.OWN, Kind.KEPT)
+        ):
+            await asyncio.sleep(0.01)  # polling, as the memory is that of other processes
 
 
 async def finals(beside: Standalone) -> list[str]:
@@ -74,6 +85,7 @@ async def test_ranks_of_a_lost_pod_are_given_what_another_node_keeps(
     """A backup pod takes the ranks, and has their snapshots from the ranks of the other pod. The report names the step."""
     await sharded.start()
     await sharded.reached(7)
+    await kept(sharded, 6)
     await sharded.lose("worker-1")
     await all_lost(gateway, 2, 3)
     assert "recover" in await opened(gateway, 2, 3)
@@ -90,6 +102,7 @@ async def test_processes_that_start_again_in_their_pods_begin_at_a_snapshot(
     """The memory of the pod that is left outlives its processes, and has the snapshots of the lost pod. No checkpoint is read."""
     await sharded.start()
     await sharded.reached(7)
+    await kept(sharded, 6)
     await sharded.lose("worker-1")
     await all_lost(gateway, 2, 3)
     await opened(gateway, 2, 3)
@@ -143,6 +156,7 @@ async def test_a_last_checkpoint_is_written_from_snapshots(sharded: Job, gateway
     restarted reads the checkpoint, and has no pod that was there before."""
     await sharded.start()
     await sharded.reached(7)
+    await kept(sharded, 6)
     await sharded.lose("worker-1")
     await all_lost(gateway, 2, 3)
     assert await opened(gateway, 2, 3) == ["recover", "dump", "exit"]
@@ -157,10 +171,11 @@ async def test_a_last_checkpoint_is_written_from_snapshots(sharded: Job, gateway
 async def test_a_new_manager_goes_back_to_a_snapshot(sharded: Job, gateway: GatewayPeer, beside: Standalone) -> None:
     """The new manager learns of the snapshots from the ranks, and needs nothing of the manager before it."""
     gateway.recovers = "in place"
-    sharded.environment |= {"KIND": "kill", "FAULTS": "1:8:behind"}
+    sharded.environment |= {"KIND": "kill", "FAULTS": "1:8:behind", "FAST": "2"}
     await sharded.start()
     await sharded.reached(3)
     await replaced_manager(sharded)
+    await kept(sharded, 6)
     assert (await status(gateway))[2] == "training goes on after step 6, from snapshots in memory"
     await sharded.codes()
     assert last_words(sharded.outputs()) == await finals(beside)
@@ -174,9 +189,11 @@ async def test_a_damaged_snapshot_is_never_used(
     gateway.recovers = "in place"
     sharded.environment |= {"KIND": "kill", "FAULTS": "1:9:behind"}
     await sharded.start()
-    await sharded.reached(7)
+    await sharded.reached(6)
+    await kept(sharded, 6)
     for holder in damaged:
         damage(memory_of(sharded, holder), rank=1, step=6)
+    sharded.hurry()
     assert (await status(gateway))[:2] == ("recover", 0)
     assert await sharded.codes() == {0}
     assert "snapshot of rank 1 after step 6 dropped: its digest differs" in sharded.outputs()
@@ -230,7 +247,7 @@ async def test_a_checkpoint_that_a_fault_interrupts_is_written_from_the_next_sna
     alone: Standalone, beside: Standalone
 ) -> None:
     """A rank is killed before it has written its part of the state after step 4. All go back to step 6, and write that one."""
-    environment = UNIQUE | {"REKINDLE_SNAPSHOT_EVERY": "2", "EVERY": "4", "WRITES_FROM": "8", "HELD": "1", "PACE_MS": "300"}
+    environment = UNIQUE | EVERY | {"REKINDLE_SNAPSHOT_EVERY": "2", "EVERY": "4", "WRITES_FROM": "8", "HELD": "1"}
     printed = await alone.run(script=SCRIPT, KIND="kill", FAULTS="1:8:beginning", **environment)
     assert behind(printed) == [6]
     assert 6 in complete(alone.folder / "checkpoints")
@@ -240,7 +257,7 @@ async def test_a_checkpoint_that_a_fault_interrupts_is_written_from_the_next_sna
 
 async def test_a_checkpoint_that_a_fault_interrupts_may_be_written_of_the_same_step(alone: Standalone) -> None:
     """The rank that is killed has not written its part. All go back to that step, and nothing is left of the first try."""
-    environment = UNIQUE | EVERY | {"EVERY": "4", "WRITES_FROM": "6", "HELD": "1", "PACE_MS": "300"}
+    environment = UNIQUE | EVERY | {"EVERY": "4", "WRITES_FROM": "6", "HELD": "1"}
     await alone.run(script=SCRIPT, KIND="kill", FAULTS="1:6:beginning", **environment)
     assert 4 in complete(alone.folder / "checkpoints")
 

@@ -1,8 +1,8 @@
 """A training script whose model is sharded over two ranks and replicated over two (HSDP), or with `UNIQUE` sharded over all four.
-`FAULTS` act on it as in `repaired.py`; with `EVALUATES` an evaluation is registered. The rank `WITHOUT_THREAD` cannot start the
-thread of its third snapshot. Tensors of checkpoints are written when a rank begins the step `WRITES_FROM`, on the rank `HELD`
-alone if there is one; on the rank `FULL` there is no room for them. The snapshot of the step `HOLDS_SNAPSHOT` is taken when the
-rank waits for its end."""
+Steps after the step `FAST` take `PACE_MS`. `FAULTS` act on it as in `repaired.py`; with `EVALUATES` an evaluation is registered.
+The rank `WITHOUT_THREAD` cannot start the thread of its third snapshot. Tensors of checkpoints are written when a rank begins the
+step `WRITES_FROM`, on the rank `HELD` alone if there is one; on the rank `FULL` there is no room for them.
+The snapshot of the step `HOLDS_SNAPSHOT` is taken when the rank waits for its end."""
 
 import errno
 import hashlib
@@ -11,6 +11,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from rekindle_training.adapter.snapshots import Snapshots
 from rekindle_training.examples.gpt_model import at_least
 
 STEPS = 10
+FAST = int(os.environ.get("FAST", "0"))
+PACE = (float(os.environ.get("PACE_MS", "0")), os.environ.get("PACE_FILE", ""))
 FAULTS = {tuple(fault.split(":")) for fault in os.environ.get("FAULTS", "").split(",") if fault}
 KIND = os.environ.get("KIND", "raise")
 
@@ -130,7 +133,7 @@ with rekindle_training.session(model, optimizer, checkpoint_every=int(os.environ
         training.every(2, evaluate)
     epochs = training.epochs(STEPS // 2, 2) if "EPOCHS" in os.environ else [training.steps(STEPS)]
     for step in itertools.chain.from_iterable(epochs):
-        with step, at_least(float(os.environ.get("PACE_MS", "0")), os.environ.get("PACE_FILE", "")):
+        with step, at_least(*PACE) if step > FAST else nullcontext():
             if step % 4 == 0:
                 with torch.no_grad():
                     model(torch.ones(2, 16))
