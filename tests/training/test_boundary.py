@@ -1,5 +1,6 @@
 """State to which a rank goes back when its step is repeated, and cases in which it cannot go back."""
 
+import copy
 import random
 from typing import Any
 
@@ -172,6 +173,37 @@ def test_gradients_of_the_step_before_are_there_again(gathers: bool) -> None:
         assert all(now.equal(then) for now, then in zip(rank.gradients(), before, strict=True))
     else:
         assert rank.gradients() == []
+
+
+@pytest.mark.parametrize("at_end", [False, True], ids=["at the beginning", "at the end"])
+def test_gradients_that_a_loop_sets_to_zero_are_zero_again(at_end: bool) -> None:
+    """An optimizer updates a parameter whose gradient is zero, and leaves out one that has none. So a rank that goes back has the
+    same gradients, as has one that takes its state. They are not sent."""
+    rank, replacement = Rank(), Rank()
+
+    def set_to_zero() -> None:
+        rank.boundary.drops_gradients(rank.optimizer, set_to_none=False)
+        rank.optimizer.zero_grad(set_to_none=False)
+
+    for _ in range(4):
+        rank.boundary.remember()
+        if not at_end:
+            set_to_zero()
+        rank.begin()
+        rank.boundary.has_gradients(is_one_of_several=False)
+        if at_end:
+            set_to_zero()
+    rank.boundary.remember()
+    if not at_end:
+        set_to_zero()
+    rank.begin()
+    rank.boundary.go_back()
+    assert [gradient.count_nonzero() for gradient in rank.gradients()] == [0] * 4
+    state = copy.deepcopy(rank.trained.collect())
+    assert state["gradients"] == {}
+    replacement.trained.place(state)
+    assert [gradient.count_nonzero() for gradient in replacement.gradients()] == [0] * 4
+    assert digest(replacement.trained.collect()) == digest(state)
 
 
 def test_a_loop_that_begins_to_gather_cannot_go_back_in_that_step() -> None:

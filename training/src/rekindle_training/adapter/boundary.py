@@ -321,13 +321,13 @@ class Boundary:
         parameters = dict(zip(names, self._parameters, strict=False))
         return {name: spread_as(held, parameters[name]) for name, held in self._gradients.copied(names).items()}
 
-    def drops_gradients(self, thing: torch.optim.Optimizer | torch.nn.Module) -> None:
-        """Notes that the script is about to drop the gradients of an optimizer or a module."""
+    def drops_gradients(self, thing: torch.optim.Optimizer | torch.nn.Module, set_to_none: bool = True) -> None:
+        """Notes that the script is about to drop the gradients of an optimizer or a module, or to set them to zero."""
         if isinstance(thing, torch.nn.Module):
             of = list(thing.parameters())
         else:
             of = [parameter for group in thing.param_groups for parameter in group["params"]]
-        self._gradients.dropped(self._parameters, of)
+        self._gradients.dropped(self._parameters, of, are_kept=not set_to_none)
 
     def has_gradients(self, *, is_one_of_several: bool) -> None:
         """Notes what the step has changed so far. Called when it has all its gradients, before its update.

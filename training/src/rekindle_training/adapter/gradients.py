@@ -4,7 +4,7 @@ They are copied where steps add to them, into the memory of the copies of the st
 first backward pass nothing is copied, and where they are zero only that is kept.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from itertools import count
 from typing import Any
@@ -45,6 +45,10 @@ class Gradients:
 
         DDP may give a parameter the same tensor again.
         """
+        self._zeroed: set[int] = set()
+        """Ids of parameters whose gradients the script has set to zero in this step and kept, instead of dropping them."""
+        self._zero: set[int] = set()
+        """Ids of parameters whose gradients, if they have any, are zero before a step adds to them."""
         self._ends: list[tuple[int, ReferenceType[torch.Tensor], int]] = []
         """First and last parameter with a gradient: id, gradient and change counter when the step began."""
         self._are_copied = False
@@ -65,13 +69,16 @@ class Gradients:
         """Returns whether a step adds to the gradients of the step before."""
         return self._use is Use.ADDED
 
-    def dropped(self, parameters: Sequence[torch.nn.Parameter], of: Iterable[torch.nn.Parameter]) -> None:
+    def dropped(self, parameters: Sequence[torch.nn.Parameter], of: Collection[torch.nn.Parameter], *, are_kept: bool) -> None:
         """Notes that the script drops gradients. If there are none then, it does so at the beginning of steps.
 
         Args:
             parameters: all parameters.
             of: those whose gradients it drops.
+            are_kept: gradients are set to zero instead. An optimizer updates a parameter whose gradient is zero, and leaves out
+                one that has none.
         """
+        (self._zeroed.update if are_kept else self._zeroed.difference_update)(map(id, of))
         if all(place in self._dropped or _is_untouched(held, version) for place, held, version in self._ends):
             self._dropped.update(map(id, of))
         if self._use is Use.UNKNOWN and all(parameter.grad is None for parameter in parameters):
@@ -80,7 +87,7 @@ class Gradients:
     def remember(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         found = [parameter.grad for parameter in parameters]
         held = [gradient for gradient in found if gradient is not None]
-        self._dropped = set()
+        self._dropped, self._zeroed = set(), set()
         with_gradient = [place for place, gradient in enumerate(found) if gradient is not None]
         self._ends = [
             (id(parameters[place]), ref(gradient), gradient._version)
@@ -118,6 +125,23 @@ class Gradients:
         else:
             copies = self._copies.content
             self._use = Use.ZERO if copies and not _largest(copies).item() else Use.ADDED
+        self._zero = self._found_zero(parameters)
+
+    def _found_zero(self, parameters: Sequence[torch.nn.Parameter]) -> set[int]:
+        if self._use is not Use.ZERO:
+            return set() if self._use is Use.ADDED else self._zeroed & set(map(id, parameters))
+        return {id(parameter) for parameter, old in zip(parameters, self._held, strict=False) if old is not None}
+
+    def are_zero(self, parameter: torch.nn.Parameter) -> bool:
+        """Returns whether a parameter has a gradient that is zero, or set to zero, before the next step adds to it."""
+        return id(parameter) in self._zero and parameter.grad is not None
+
+    def put_zeros(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Gives zeros to parameters whose gradients were zero on the rank or in the file that the state is from."""
+        self._zero = set()
+        for parameter in parameters:
+            parameter.grad = torch.zeros_like(parameter)
+            self._zero.add(id(parameter))
 
     def put_back(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         """Restores the gradients. Raises CannotGoBack if they were changed and not copied."""
@@ -141,7 +165,7 @@ class Gradients:
 
     def _old(self, old: "ReferenceType[torch.Tensor]", number: int, parameter: torch.nn.Parameter) -> torch.Tensor | None:
         then, now = old(), parameter.grad
-        if self._are_copied or self._largest is not None:
+        if self._are_copied or self._largest is not None or id(parameter) in self._zeroed:
             content = self._copies.content[number] if self._are_copied else None
             into = then if then is not None and then is now else torch.empty_like(parameter)
             held = local(into)

@@ -96,7 +96,7 @@ def collect(model: torch.nn.Module, optimizer: Stateful, shared: Mapping[str, St
         "model": {name: tensor.detach() for name, tensor in _tensors(model)},
         "extra": {name: module.get_extra_state() for name, module in keeps_more.items()},
         "trains": {name: parameter.requires_grad for name, parameter in model.named_parameters()},
-        "gradients": {name: parameter.grad for name, parameter in _trained(model, shared) if _is_dense(parameter.grad)},
+        "gradients": {name: parameter.grad for name, parameter in parameters_of(model, shared) if _is_dense(parameter.grad)},
         "optimizer": _by_names(optimizer, model),
         **{name: _content(thing) for name, thing in shared.items()},
     }
@@ -128,7 +128,7 @@ def place(state: State, model: torch.nn.Module, optimizer: Stateful, shared: Map
         StateMismatch: the state is that of other objects.
     """
     _place_model(state["model"], model, state["trains"])
-    for name, parameter in _trained(model, shared):
+    for name, parameter in parameters_of(model, shared):
         parameter.grad = state["gradients"].get(name)
     modules = dict(model.named_modules())
     for name, extra in state["extra"].items():
@@ -238,7 +238,7 @@ def _tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from model.named_buffers(remove_duplicate=False)
 
 
-def _trained(model: torch.nn.Module, shared: Mapping[str, Stateful]) -> Iterator[tuple[str, torch.nn.Parameter]]:
+def parameters_of(model: torch.nn.Module, shared: Mapping[str, Stateful]) -> Iterator[tuple[str, torch.nn.Parameter]]:
     """Yields the parameters of the model and of all other given modules, by their names for the session."""
     yield from model.named_parameters()
     for root, thing in shared.items():

@@ -629,13 +629,13 @@ def _origin(error: BaseException) -> tuple[str, int] | None:
     return (frames[-1][0].f_code.co_filename, frames[-1][1]) if frames else None
 
 
-def _call_before_of(kind: Any, method: str, hook: Callable[[Any], None]) -> None:
-    """Calls the hook before a method of each object of a class, with that object."""
+def _call_before_of(kind: Any, method: str, hook: Callable[..., None]) -> None:
+    """Calls the hook before a method of each object of a class, with that object and the method's arguments."""
     called = getattr(kind, method)
 
     @wraps(called)
     def hooked(thing: Any, *args: Any, **keywords: Any) -> Any:
-        hook(thing)
+        hook(thing, *args, **keywords)
         return called(thing, *args, **keywords)
 
     setattr(kind, method, hooked)

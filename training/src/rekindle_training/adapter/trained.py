@@ -1,6 +1,6 @@
 """Objects that are trained, as the user gave them to the session, with all ways in which their state is read and written."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -14,7 +14,7 @@ from rekindle_training.adapter.state import State, Stateful
 from rekindle_training.wire import LARGEST_OWN
 
 OWN_BUFFERS, ATTRIBUTES, FULLY_SHARDED = "own buffers", "attributes", "fully_shard"
-GRADIENTS = "use of gradients"
+GRADIENTS, ZEROS = "use of gradients", "zero gradients"
 """Parts of a state that the session adds by itself."""
 
 
@@ -67,13 +67,21 @@ class Trained:
     def collect(self) -> State:
         """Returns the state that all data parallel ranks share."""
         common = state.collect(self.model, self.optimizer, self.shared)
-        return {**common, **{name: part.state_dict() for name, part in self._parts.items()}}
+        zeros = [name for name, parameter in self._parameters() if self.gradients.are_zero(parameter)]
+        for name in zeros:
+            common["gradients"].pop(name, None)
+        return {**common, ZEROS: dict.fromkeys(zeros, True), **{name: part.state_dict() for name, part in self._parts.items()}}
 
     def place(self, common: State) -> None:
         state.place(common, self.model, self.optimizer, self.shared)
+        zeros = common.get(ZEROS, {})  # a checkpoint of an earlier release does not know them
+        self.gradients.put_zeros(parameter for name, parameter in self._parameters() if name in zeros)
         for name, part in self._parts.items():
             if name in common:  # a checkpoint of an earlier release has not all
                 part.load_state_dict(common[name])
+
+    def _parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        return state.parameters_of(self.model, self.shared)
 
     @property
     def _parts(self) -> Mapping[str, Stateful]:
