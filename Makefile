@@ -54,6 +54,10 @@ rights: setup ## generate deploy/base/rbac.yaml from the table of kinds of jobs
 settings: setup ## generate docs/settings.md from the settings, limits, labels and annotations
 	python -m docs.settings
 
+.PHONY: parameters
+parameters: setup ## generate docs/parameters.md from the parameters of jobs
+	python -m docs.parameters
+
 .PHONY: lock
 lock: ## resolve requirements.lock again; UPGRADE=1 takes newer versions too
 	@command -v uv >/dev/null || .ci/setup

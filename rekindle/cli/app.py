@@ -25,10 +25,14 @@ COMMANDS = {
     "rekindle.cli.explain:explain": (
         "Explain JOB or NODE: what is seen, which rule decides about it, since when, and when it counts."
     ),
-    "rekindle.cli.explain:check": (
-        "Check FILE with rules (or a ready-made set: plain, nvidia, ascend) by itself: what it says, and whether "
-        "rules hide others."
+    "rekindle.cli.check:check": (
+        "Check FILE before it is applied: training jobs of any kind, or rules (a file, or a ready-made set: plain, nvidia, "
+        "ascend)."
     ),
+    "rekindle.cli.check:render": (
+        "Show what the jobs of FILE would be given: environment variables, and the modes that they can have."
+    ),
+    "rekindle.cli.check:parameters": "List the parameters that a job may carry, with where they stand and what is accepted.",
     "rekindle.cli.jobs:history": (
         "Show the incidents of JOB (name or id) as post-mortems, also when it has ended: the newest job of its name."
     ),

@@ -1,10 +1,9 @@
-"""Commands about detection: why something is a fault, what is seen of a node, marks that people set, and files of rules."""
+"""Commands about detection: why something is a fault, what is seen of a node, and marks that people set."""
 
 import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import timedelta
-from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
@@ -16,8 +15,7 @@ from rekindle.cli.terminal import console
 from rekindle.errors import BadInput, NotFound, RekindleError
 from rekindle.model.bounds import numbered
 from rekindle.model.explained import FactNow, Mark, NodeNow, NodesNow
-from rekindle.model.rule_file import rules_of
-from rekindle.model.rules import Named, Rule, Rules, Then, Unbelieved
+from rekindle.model.rules import Unbelieved
 from rekindle.model.state import JobStatus, Standing
 from rekindle.nodes import Nodes
 from rekindle.policy.detection.node_report import UNUSED, is_used
@@ -57,39 +55,6 @@ async def explain(name: str, *, output: Output = Format.TEXT) -> None:
                 node for node in found.nodes if node.name == name
             ):  # a tenant may have given the name of a node to a job
                 _show_node(node, output)
-
-
-async def check(file: Path, *, output: Output = Format.TEXT) -> None:
-    """Check FILE with rules (or a ready-made set: plain, nvidia, ascend) by itself: what it says, and whether rules hide others.
-
-    Example: rekindle check rules.yaml
-    """
-    rules = rules_of(str(file))
-    if output is Format.JSON:
-        print_json([one.model_dump(mode="json", exclude_defaults=True) for one in rules.rules])
-        return
-    rows = [(one.name, one.rule.source, one.rule.then.value, *_times(one.rule), _most(one, rules)) for one in rules.rules]
-    print_columns(("rule", "decides about", "says", "settles after", "over after", "told once, counts", "believed up to"), rows)
-    _say(f"{file}: rules: {len(rules.rules)}, {_reads(rules)}")
-    _say("believed up to: so many of the cluster's nodes may be faulty or sub-healthy at once by that rule (maxUnhealthy)")
-
-
-def _reads(rules: Rules) -> str:
-    return f"reads: nodes and pods{''.join(f', {one}' for one in sorted(rules.reporters))}"
-
-
-def _most(one: Named, rules: Rules) -> str:
-    return f"{rules.most(one.name)}%" if one.name in rules.doubtful else "-"
-
-
-def _times(rule: Rule) -> tuple[str, ...]:
-    lasting = [rule.lasts(source) for source in rule.report.source] if rule.report and rule.then is not Then.NOTHING else []
-    once = max((one for one in lasting if one), default=timedelta())
-    return tuple(_seconds(one.total_seconds()) for one in (rule.settle, rule.clear, once))
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:g} s" if seconds else "-"
 
 
 # ---- nodes
@@ -226,6 +191,10 @@ def _standing(one: Standing) -> list[str]:
 
 def _ranks(ranks: tuple[int, ...]) -> str:
     return ", ".join(map(str, ranks[:16])) + (f" and {len(ranks) - 16} more" if len(ranks) > 16 else "")
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:g} s" if seconds else "-"
 
 
 def _say(words: str) -> None:

@@ -55,7 +55,7 @@ def test_errors_that_nobody_reads_keep_their_code(unread: int) -> None:
 
 def test_a_bug_is_told_apart() -> None:
     """A traceback is no answer about the job."""
-    broken = "import rekindle.cli.explain as e\ndef fail(*_): raise RuntimeError('unheard of')\ne.rules_of = fail"
+    broken = "import rekindle.cli.check as e\ndef fail(*_): raise RuntimeError('unheard of')\ne.rules_of = fail"
     process = ended(*ALL, stdout=subprocess.PIPE, before=broken)
     assert process.returncode == Exit.BUG
     assert process.stderr.endswith("RuntimeError: unheard of\n")

@@ -1,0 +1,264 @@
+"""Job objects as their owners write them: metadata, pod templates and containers of every kind of job that is known."""
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from rekindle.errors import MALFORMED, BadInput
+from rekindle.model import keys
+from rekindle.model.job import Trait
+from rekindle.model.manifest import Loader
+from rekindle.model.training_side import TrainingSide
+
+MOST_BYTES = 4_000_000
+"""Maximum size of a file. An object of Kubernetes has at most 1.5 MB."""
+
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Container:
+    path: str
+    name: str
+    variables: Mapping[str, str | None]
+    """Environment variables by name. None: the value is not in the file, such as that of a field of the pod."""
+    words: tuple[str, ...]
+    """Command and arguments, and the words of a script that a shell is given."""
+    ports: Mapping[str, Any]
+    """Number of each named port."""
+    mounts: Mapping[str, str]
+    """Path of each mounted volume, by the name of the volume."""
+
+
+@dataclass(frozen=True)
+class Template:
+    path: str
+    role: str
+    """Type of the replicas, such as `Master`. Empty: the kind has one type."""
+    replicas: int
+    labels: Mapping[str, Any]
+    annotations: Mapping[str, Any]
+    spec: Document
+    containers: tuple[Container, ...]
+
+
+@dataclass(frozen=True)
+class KindRow:
+    """Kind of a job, as far as its file is concerned."""
+
+    api: str
+    templates: Callable[[Document], Iterator[tuple[str, str, object, object]]]
+    """Yields path, type, replicas and pod template of each group of pods."""
+    side: TrainingSide = TrainingSide.REKINDLE
+    traits: tuple[Trait, ...] = ()
+    of_mindcluster: bool = False
+    """True if the Ascend Operator or Volcano reads the job's parameters."""
+
+
+@dataclass(frozen=True)
+class JobFile:
+    """One job of a file."""
+
+    document: Document
+    kind: str
+    row: KindRow
+    name: str
+    labels: Mapping[str, Any]
+    annotations: Mapping[str, Any]
+    templates: tuple[Template, ...]
+    others: tuple[Document, ...] = field(repr=False)
+    """All objects of the file."""
+
+    @property
+    def containers(self) -> list[Container]:
+        return [container for template in self.templates for container in template.containers]
+
+    @property
+    def side(self) -> TrainingSide:
+        """Training side of the job. An unknown one has its own finding, and counts as the usual one of the kind."""
+        said = self.annotation(keys.TRAINING_SIDE)
+        return TrainingSide(said) if said in set(TrainingSide) else self.row.side
+
+    @property
+    def is_manager(self) -> bool:
+        """Returns whether its pods are the manager of another job."""
+        return any(keys.MANAGER_OF in labels for labels in (self.labels, *(template.labels for template in self.templates)))
+
+    def label(self, name: str) -> str | None:
+        return text(self.labels.get(name))
+
+    def annotation(self, name: str) -> str | None:
+        return text(self.annotations.get(name))
+
+
+def _of_replicas(field: str) -> Callable[[Document], Iterator[tuple[str, str, object, object]]]:
+    def templates(spec: Document) -> Iterator[tuple[str, str, object, object]]:
+        for role, group in mapping(spec.get(field)).items():
+            of = mapping(group)
+            yield f"spec.{field}.{role}.template", str(role), of.get("replicas", 1), of.get("template")
+
+    return templates
+
+
+def _of_tasks(spec: Document) -> Iterator[tuple[str, str, object, object]]:
+    for number, task in enumerate(sequence(spec.get("tasks"))):
+        of = mapping(task)
+        yield f"spec.tasks.{number}.template", str(of.get("name", "")), of.get("replicas", 1), of.get("template")
+
+
+def _of_job(spec: Document) -> Iterator[tuple[str, str, object, object]]:
+    yield "spec.template", "", spec.get("parallelism", 1), spec.get("template")
+
+
+def _of_job_set(spec: Document) -> Iterator[tuple[str, str, object, object]]:
+    for number, one in enumerate(sequence(spec.get("replicatedJobs"))):
+        of = mapping(one)
+        job = mapping(mapping(of.get("template")).get("spec"))
+        pods = number_of(of.get("replicas", 1)) * number_of(job.get("parallelism", 1))
+        path = f"spec.replicatedJobs.{number}.template.spec.template"
+        yield path, str(of.get("name", "")), pods, job.get("template")
+
+
+def _of_trainer(spec: Document) -> Iterator[tuple[str, str, object, object]]:
+    trainer = mapping(spec.get("trainer"))
+    container = {key: trainer[key] for key in ("image", "command", "args", "env") if key in trainer}
+    yield "spec.trainer", "node", trainer.get("numNodes", 1), {"spec": {"containers": [{"name": "node", **container}]}}
+
+
+def _of_training_job(spec: Document) -> Iterator[tuple[str, str, object, object]]:
+    kubernetes = mapping(spec.get("kubernetes"))
+    variables = [{"name": name, "value": value} for name, value in mapping(spec.get("env")).items()]
+    container = {
+        **mapping(kubernetes.get("container")),
+        "name": "training",
+        "command": spec.get("command"),
+        "env": [*sequence(mapping(kubernetes.get("container")).get("env")), *variables],
+    }
+    pods = {**mapping(kubernetes.get("pod")), "containers": [container]}
+    yield "spec", "", spec.get("pods", 1), {"spec": pods}
+
+
+_ASCEND = (Trait.CONTROLLER_RECREATES, Trait.NO_STANDBYS, Trait.CONTRACT_WORDS)
+KINDS = {
+    "TrainingJob": KindRow("rekindle.io/v1", _of_training_job),
+    "AscendJob": KindRow(
+        "mindxdl.gitee.com/v1",
+        _of_replicas("replicaSpecs"),
+        side=TrainingSide.MINDIO,
+        traits=_ASCEND,
+        of_mindcluster=True,
+    ),
+    "VolcanoJob": KindRow("batch.volcano.sh/v1alpha1", _of_tasks, side=TrainingSide.MINDIO, of_mindcluster=True),
+    "Job": KindRow("batch/v1", _of_job),
+    "JobSet": KindRow("jobset.x-k8s.io/v1alpha2", _of_job_set),
+    "PyTorchJob": KindRow("kubeflow.org/v1", _of_replicas("pytorchReplicaSpecs")),
+    "TrainJob": KindRow("trainer.kubeflow.org/v1alpha1", _of_trainer),
+}
+"""Kinds of jobs. That of Volcano is called `Job` as well, and is told by its API."""
+
+
+def jobs_of(content: str) -> list[JobFile]:
+    """Returns the jobs of a file, which may hold other objects too.
+
+    Raises:
+        BadInput: it is not YAML, or there is no job of a known kind in it.
+    """
+    documents = [one for one in _documents(content) if isinstance(one, dict)]
+    jobs = (_job(one, *named, tuple(documents)) for one in documents if (named := _kind(one)) is not None)
+    found = [job for job in jobs if not job.is_manager]
+    if not found:
+        there = ", ".join(sorted({text(one.get("kind")) or "an object without kind" for one in documents})) or "no object"
+        accepted = ", ".join(f"{name} ({row.api})" for name, row in KINDS.items())
+        raise BadInput(f"the file holds no training job but {there} (accepted: {accepted})")
+    return found
+
+
+def _documents(content: str) -> list[object]:
+    if len(content) > MOST_BYTES:
+        raise BadInput(f"the file has {len(content)} characters, accepted are at most {MOST_BYTES}")
+    try:
+        return list(yaml.load_all(content, Loader))
+    except (yaml.YAMLError, *MALFORMED) as error:
+        raise BadInput(f"the file is not YAML: {type(error).__name__}: {error}") from error
+
+
+def _kind(document: Document) -> tuple[str, KindRow] | None:
+    kind, group = text(document.get("kind")) or "", (text(document.get("apiVersion")) or "").partition("/")[0]
+    if kind == "Job" and group == "batch.volcano.sh":
+        kind = "VolcanoJob"
+    row = KINDS.get(kind)
+    return (kind, row) if row is not None and row.api.partition("/")[0] == group else None
+
+
+def _job(document: Document, kind: str, row: KindRow, others: tuple[Document, ...]) -> JobFile:
+    metadata = mapping(document.get("metadata"))
+    return JobFile(
+        document=document,
+        kind=kind,
+        row=row,
+        name=text(metadata.get("name")) or "",
+        labels=mapping(metadata.get("labels")),
+        annotations=mapping(metadata.get("annotations")),
+        templates=tuple(_template(*found) for found in row.templates(mapping(document.get("spec")))),
+        others=others,
+    )
+
+
+def _template(path: str, role: str, replicas: object, body: object) -> Template:
+    metadata, spec = (mapping(mapping(body).get(part)) for part in ("metadata", "spec"))
+    inside = path if path in ("spec", "spec.trainer") else f"{path}.spec"
+    containers = sequence(spec.get("containers"))
+    return Template(
+        path=path,
+        role=role,
+        replicas=number_of(replicas),
+        labels=mapping(metadata.get("labels")),
+        annotations=mapping(metadata.get("annotations")),
+        spec=spec,
+        containers=tuple(_container(inside, number, mapping(one)) for number, one in enumerate(containers)),
+    )
+
+
+def _container(path: str, number: int, container: Document) -> Container:
+    own = path if path in ("spec", "spec.trainer") else f"{path}.containers.{number}"
+    variables = [mapping(one) for one in sequence(container.get("env"))]
+    ports = [mapping(one) for one in sequence(container.get("ports"))]
+    mounts = [mapping(one) for one in sequence(container.get("volumeMounts"))]
+    return Container(
+        path=own,
+        name=text(container.get("name")) or "",
+        variables={str(one.get("name", "")): None if "valueFrom" in one else text(one.get("value", "")) for one in variables},
+        words=tuple(_words([*sequence(container.get("command")), *sequence(container.get("args"))])),
+        ports={str(one.get("name", "")): one.get("containerPort") for one in ports},
+        mounts={str(one.get("name", "")): str(one.get("mountPath", "")) for one in mounts},
+    )
+
+
+def _words(arguments: list[object]) -> Iterator[str]:
+    """Yields the words of a command line. An argument with blanks is a script for a shell."""
+    for argument in map(str, arguments):
+        try:
+            yield from shlex.split(argument, comments=True) if any(map(str.isspace, argument)) else [argument]
+        except ValueError:  # quotes that do not end: a shell will refuse it
+            yield from argument.split()
+
+
+def mapping(value: object) -> Document:
+    return value if isinstance(value, dict) else {}
+
+
+def sequence(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def text(value: object) -> str | None:
+    """Returns a string of the file. None: it is missing, or something else."""
+    return value if isinstance(value, str) else None
+
+
+def number_of(value: object) -> int:
+    """Returns a number of replicas. 1: the file has none."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 1

@@ -1,0 +1,99 @@
+"""What Rekindle itself makes of a job file: errors of its own annotations and fields, and the modes that the job can have."""
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from rekindle.errors import BadInput
+from rekindle.model import keys
+from rekindle.model.attachment import Attachment, Progress
+from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, PodTemplate
+from rekindle.model.job import Job, asks_for_graceful_tolerance
+from rekindle.model.limits import Limits
+from rekindle.model.manifest import job_of, parsed
+from rekindle.model.state import JobState
+from rekindle.policy.modes.chances import Chance, chances
+from rekindle.policy.parameters.catalog import PARAMETERS
+from rekindle.policy.parameters.findings import Finding, error
+from rekindle.policy.parameters.job_file import JobFile, mapping, sequence
+
+ACCELERATORS = ("huawei.com/Ascend910", "huawei.com/npu", "nvidia.com/gpu", "amd.com/gpu")
+"""Extended resources of which a pod has as many as ranks, unless an annotation says otherwise."""
+
+_CHECKED = {parameter.name for parameter in PARAMETERS}
+_ATTACHED = Attachment(queue="", session="", since=datetime.min.replace(tzinfo=UTC))
+_STARTED = Progress(incarnation="", step=1)
+
+
+def check(job: JobFile) -> Iterator[Finding]:
+    """Yields what Rekindle would refuse, as far as no parameter of MindCluster is concerned: they have their own checks."""
+    try:
+        registered(job)
+    except BadInput as problem:
+        lines = str(problem).splitlines()
+        for line in lines[1:] if len(lines) > 1 else lines:
+            field, _, message = line.partition(": ")
+            if field.rpartition(".")[2] not in _CHECKED:
+                yield error(field, message or line)
+
+
+def registered(job: JobFile) -> Job:
+    """Returns the job with which recoveries would work.
+
+    Raises:
+        BadInput: one line for every wrong field.
+    """
+    if job.kind == "TrainingJob":
+        return job_of(parsed(job.document), Limits())
+    try:
+        return job_of(_object(job), Limits())
+    except ValidationError as problem:
+        first = problem.errors(include_url=False)[0]
+        raise BadInput(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from problem
+
+
+def modes(job: JobFile) -> tuple[Chance, ...]:
+    """Returns what speaks against each mode, for a job that trains and to which nothing has happened. Raises as `registered`."""
+    return chances(JobState(job=registered(job), registered=True, introduced=True, attachment=_ATTACHED, progress=_STARTED))
+
+
+def _object(job: JobFile) -> JobObject:
+    metadata = mapping(job.document.get("metadata"))
+    labels, annotations = _strings(job.labels), _strings(job.annotations)
+    variables = {name: value or "" for container in job.containers for name, value in container.variables.items()}
+    return JobObject(
+        kind=job.kind,
+        traits=job.row.traits,
+        metadata=ObjectMeta(
+            name=job.name,
+            namespace=str(metadata.get("namespace") or "default"),
+            labels=labels,
+            annotations=annotations,
+        ),
+        spec=JobSpec(
+            pods=max(1, sum(template.replicas for template in job.templates)),
+            ranks_per_pod=_ranks_per_pod(job),
+            template=PodTemplate(command=("training",)),
+            training_side=annotations.get(keys.TRAINING_SIDE, job.row.side),
+        ),
+        graceful_tolerance=asks_for_graceful_tolerance(labels, annotations, variables),
+    )
+
+
+def _strings(written: Mapping[str, Any]) -> dict[str, str]:
+    return {str(key): value for key, value in written.items() if isinstance(value, str)}
+
+
+def _ranks_per_pod(job: JobFile) -> int:
+    said = job.annotation(keys.RANKS_PER_POD)
+    if said is not None and said.isdecimal() and int(said) > 0:
+        return int(said)
+    for template in job.templates:
+        for container in sequence(template.spec.get("containers")):
+            limits = mapping(mapping(mapping(container).get("resources")).get("limits"))
+            for name in ACCELERATORS:
+                if str(limits.get(name, "")).isdecimal() and int(limits[name]) > 0:
+                    return int(limits[name])
+    return 1

@@ -1,0 +1,166 @@
+"""Checks of the pods of a job: containers, ports, mounts and commands. Sources: MindCluster's manual; its components."""
+
+from collections.abc import Iterator
+
+from rekindle.model import keys
+from rekindle.model.job import Framework
+from rekindle.model.training_side import TrainingSide
+from rekindle.policy.parameters.catalog import TTP_PORT
+from rekindle.policy.parameters.findings import ANNOTATIONS, LABELS, Finding, Wishes, error, warning
+from rekindle.policy.parameters.job_file import Container, JobFile, Template, mapping, sequence, text
+
+CONTAINER = "ascend"
+"""Name of the container into which the Ascend Operator injects variables."""
+TASKD_PORT, TASKD_PORT_NAME = 9601, "taskd-port"
+TTP_PORT_NAME = "ttp-port"
+RESET_MOUNT = "/user/restore/reset/config"
+RANK_TABLE_MOUNT = "/user/serverid/devindex/config"
+RANK_TABLES = "/user/mindx-dl/ranktable"
+"""Folder on each node in which the Ascend Operator keeps the rank table of each job, as `NAMESPACE.JOB`."""
+
+LEADER = {Framework.PYTORCH: "Master", Framework.MINDSPORE: "Scheduler", Framework.TENSORFLOW: "Chief"}
+"""Type of the replica that leads, by framework."""
+TORCHRUN = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
+MANAGERS = ("manager.py", "rekindle-manager", "rekindle-train", "rekindle_training")
+"""Names in a command line of what starts the job's manager, or the ranks together with it."""
+
+
+def check(job: JobFile) -> Iterator[Finding]:
+    wishes = Wishes(job)
+    if not job.templates:
+        yield error("spec", f"no pod template is there, and a {job.kind} has one")
+    if wishes.processes and 0 < sum(template.replicas for template in job.templates) < 2:
+        yield warning("spec", "the job has one pod: no other pod can give a new one its state")
+    for template in job.templates:
+        if not template.containers:
+            yield error(template.path, "no container is there")
+        yield from _commands(template, wishes)
+    if job.kind == "AscendJob":
+        yield from _of_operator(job, wishes)
+    if job.side is TrainingSide.MINDIO and wishes.processes:
+        for template in job.templates:
+            yield from _restarts(job, template)
+            yield from _of_taskd(template)
+            yield from _mounts(job, template)
+        yield from _reset_config(job)
+
+
+def _commands(template: Template, wishes: Wishes) -> Iterator[Finding]:
+    for container in template.containers:
+        line = " ".join(container.words)
+        if wishes.processes and any(word in line for word in TORCHRUN) and not any(word in line for word in MANAGERS):
+            is_mindio = wishes.job.side is TrainingSide.MINDIO
+            starts = "start manager.py beside it" if is_mindio else "start the ranks with rekindle-train"
+            yield warning(
+                f"{container.path}.command",
+                f"torchrun is started without a manager, so that no order reaches its ranks: {starts}",
+            )
+
+
+def _restarts(job: JobFile, template: Template) -> Iterator[Finding]:
+    """Yields restarts by the kubelet, which MindIO cannot take part in. A launcher of Rekindle that starts again takes its ranks
+    back."""
+    field, policy = f"{template.path}.spec.restartPolicy", text(template.spec.get("restartPolicy"))
+    if job.kind == "AscendJob":
+        group = mapping(mapping(mapping(job.document.get("spec")).get("replicaSpecs")).get(template.role))
+        field, policy = f"{template.path.removesuffix('template')}restartPolicy", text(group.get("restartPolicy"))
+    if policy in ("Always", "OnFailure", "ExitCode"):
+        yield error(field, f"{policy} starts a pod's processes again beside a recovery (needed: Never)", "Never")
+
+
+def _of_operator(job: JobFile, wishes: Wishes) -> Iterator[Finding]:
+    if job.label(keys.FRAMEWORK) is None:
+        yield error(f"{LABELS}.{keys.FRAMEWORK}", "missing: the Ascend Operator fails the job", f'{keys.FRAMEWORK}: "pytorch"')
+    leaders, roles = set(LEADER.values()), [template.role for template in job.templates]
+    wanted = LEADER[wishes.framework]
+    for template in job.templates:
+        field = template.path.removesuffix(".template")
+        if template.role in leaders and template.role != wanted:
+            yield error(field, f"{template.role} does not lead a job of {wishes.framework} (needed: {wanted})")
+        elif template.role not in (*leaders, "Worker"):
+            yield error(field, f"unknown type (accepted: {wanted}, Worker)")
+        elif template.role in leaders and template.replicas != 1:
+            yield error(f"{field}.replicas", f"{template.replicas} are too many: there is one {template.role}", "1")
+        yield from _containers(template, wishes)
+    if roles and wanted not in roles and sum(template.replicas for template in job.templates) > 1:
+        yield error("spec.replicaSpecs", f"no {wanted} is there, which leads a job of {wishes.framework}")
+    success = mapping(job.document.get("spec")).get("successPolicy", "")
+    if success not in ("", "AllWorkers"):
+        yield error("spec.successPolicy", f"{success!r} is not accepted (accepted: AllWorkers, or none)")
+
+
+def _containers(template: Template, wishes: Wishes) -> Iterator[Finding]:
+    named = [container for container in template.containers if container.name == CONTAINER]
+    if template.containers and not named:
+        yield error(f"{template.path}.spec.containers", f"none is called {CONTAINER}, into which variables are injected")
+    if wishes.processes and len(template.containers) > 1:
+        words = f"{len(template.containers)} containers: processes are recovered in pods with one container only"
+        yield error(f"{template.path}.spec.containers", words)
+    for container in sequence(template.spec.get("containers")):
+        if not mapping(container).get("image"):
+            yield error(f"{template.path}.spec.containers", f"{mapping(container).get('name', 'a container')} has no image")
+
+
+def _of_taskd(template: Template) -> Iterator[Finding]:
+    for container in template.containers[:1]:
+        field, ports = f"{container.path}.ports", container.ports
+        if TASKD_PORT_NAME not in ports and TASKD_PORT not in ports.values():
+            fix = f"- {{name: {TASKD_PORT_NAME}, containerPort: {TASKD_PORT}}}"
+            yield error(field, f"{TASKD_PORT_NAME} is missing, on which TaskD's manager is reached", fix)
+        elif ports.get(TASKD_PORT_NAME, TASKD_PORT) != TASKD_PORT:
+            yield error(field, f"{TASKD_PORT_NAME} is {ports[TASKD_PORT_NAME]}, and TaskD's manager listens on {TASKD_PORT}")
+        yield from _ttp(container)
+        if "POD_IP" not in container.variables:
+            fix = "- {name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}"
+            yield error(f"{container.path}.env.POD_IP", "missing: MindIO's controller listens there", fix)
+
+
+def _ttp(container: Container) -> Iterator[Finding]:
+    port, said = container.ports.get(TTP_PORT_NAME), container.variables.get(TTP_PORT, "")
+    if port is None:
+        yield error(
+            f"{container.path}.ports",
+            f"{TTP_PORT_NAME} is missing, on which MindIO's controller is reached",
+            f"- {{name: {TTP_PORT_NAME}, containerPort: {said or 8000}}}",
+        )
+    if said == "":
+        yield error(f"{container.path}.env.{TTP_PORT}", "missing", f'{TTP_PORT}: "{port or 8000}"')
+    elif port is not None and said is not None and said != str(port):
+        yield error(f"{container.path}.env.{TTP_PORT}", f"{said} differs from the port {TTP_PORT_NAME}, {port}", f'"{port}"')
+
+
+def _mounts(job: JobFile, template: Template) -> Iterator[Finding]:
+    volumes = {str(mapping(one).get("name", "")): mapping(one) for one in sequence(template.spec.get("volumes"))}
+    for container in template.containers[:1]:
+        mounted = {path.rstrip("/"): name for name, path in container.mounts.items()}
+        if RESET_MOUNT not in mounted:
+            words = f"{RESET_MOUNT} is missing, where TaskD reads what to do"
+            yield error(f"{container.path}.volumeMounts", words, f"mount the ConfigMap {_reset_name(job)} there")
+        else:
+            source = mapping(volumes.get(mounted[RESET_MOUNT], {}).get("configMap")).get("name")
+            if source != _reset_name(job):
+                field = f"{template.path}.spec.volumes.{mounted[RESET_MOUNT]}"
+                yield error(field, f"configMap {source!r} is not the job's", f"name: {_reset_name(job)}")
+        if RANK_TABLE_MOUNT in mounted:
+            path = str(mapping(volumes.get(mounted[RANK_TABLE_MOUNT], {}).get("hostPath")).get("path", ""))
+            if path.rstrip("/") != (own := f"{RANK_TABLES}/{_namespace(job)}.{job.name}"):
+                field = f"{template.path}.spec.volumes.{mounted[RANK_TABLE_MOUNT]}"
+                yield error(field, f"{path!r} is not where the rank table of this job is", f"path: {own}")
+
+
+def _reset_config(job: JobFile) -> Iterator[Finding]:
+    def is_it(name: object, namespace: object) -> bool:
+        return name == _reset_name(job) and (namespace or "default") == _namespace(job)
+
+    maps = [mapping(one.get("metadata")) for one in job.others if one.get("kind") == "ConfigMap"]
+    if not any(is_it(one.get("name"), one.get("namespace")) for one in maps):
+        words = f"the ConfigMap {_reset_name(job)} is not in this file: the job's pods wait until it is there"
+        yield warning(ANNOTATIONS, words, f"a ConfigMap with that name in the namespace {_namespace(job)}")
+
+
+def _reset_name(job: JobFile) -> str:
+    return f"reset-config-{job.name}"
+
+
+def _namespace(job: JobFile) -> str:
+    return text(mapping(job.document.get("metadata")).get("namespace")) or "default"

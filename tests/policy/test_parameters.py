@@ -1,0 +1,249 @@
+"""Checks of job files: what is right passes, what is wrong is found with what to write, and nothing in a file breaks them."""
+
+import contextlib
+import copy
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rekindle.cli.app import run
+from rekindle.errors import BadInput
+from rekindle.model.job import Framework
+from rekindle.model.mode import Mode
+from rekindle.policy.parameters import own
+from rekindle.policy.parameters.catalog import PARAMETERS, STRATEGIES, schema
+from rekindle.policy.parameters.checks import findings, injected
+from rekindle.policy.parameters.environment import Table, variables
+from rekindle.policy.parameters.findings import Level
+from rekindle.policy.parameters.job_file import KINDS, jobs_of
+from tests.policy.broken_jobs import FOLDER, RECIPE, Variant, said, text, variants
+
+ROOT = Path(__file__).parents[2]
+SWITCHES = {"PROCESS_RECOVER": "on", "ELASTIC_PROCESS_RECOVER_ENABLE": "1"}
+IN_PLACE = {**SWITCHES, "ENABLE_RESTART_FAULT_PROCESS": "on"}
+MINDIO = {"MINDIO_FOR_MINDSPORE": "1"}
+PYTORCH, MINDSPORE = Framework.PYTORCH, Framework.MINDSPORE
+
+PUBLISHED: dict[tuple[str, Framework], dict[str, str]] = {
+    ("recover", PYTORCH): {**SWITCHES, "HIGH_AVAILABILITY": "recover"},
+    ("recover", MINDSPORE): {**SWITCHES, **MINDIO, "MS_ENABLE_TFT": "{ARF:1}"},
+    ("retry", PYTORCH): {**SWITCHES, "HIGH_AVAILABILITY": "retry"},
+    ("retry", MINDSPORE): {**SWITCHES, **MINDIO, "MS_ENABLE_TFT": "{HCCE:1,UCE:1}"},
+    ("recover-in-place", PYTORCH): {**IN_PLACE, "HIGH_AVAILABILITY": "recover"},
+    ("recover-in-place", MINDSPORE): {**IN_PLACE, **MINDIO, "MS_ENABLE_TFT": "{ARF:1}"},
+    ("dump", PYTORCH): {**SWITCHES, "HIGH_AVAILABILITY": "dump"},
+    ("dump", MINDSPORE): {**SWITCHES, **MINDIO, "MS_ENABLE_TFT": "{TTP:1}"},
+    ("exit", PYTORCH): {},
+    ("exit", MINDSPORE): {},
+    ("elastic-training", PYTORCH): {"PROCESS_RECOVER": "on", "HIGH_AVAILABILITY": "elastic-training"},
+    ("elastic-training", MINDSPORE): {},
+}
+"""Published rows."""
+ALWAYS = {
+    PYTORCH: {"HCCL_ASYNC_ERROR_HANDLING": "0"},
+    MINDSPORE: {**MINDIO, "MS_ENABLE_THM": "{HCCL_WATCHDOG:0}"},
+}
+"""What the operator adds to each row."""
+
+
+@pytest.mark.parametrize(("word", "framework"), PUBLISHED, ids=str)
+def test_a_strategy_brings_the_variables_of_its_published_row(word: str, framework: Framework) -> None:
+    """The operator has the same row with its watchdog variables, apart from those that are compared below."""
+    assert variables([word], framework) == PUBLISHED[word, framework]
+    if PUBLISHED[word, framework]:
+        assert variables([word], framework, table=Table.OPERATOR) == PUBLISHED[word, framework] | ALWAYS[framework]
+
+
+def test_the_table_has_a_row_for_each_strategy() -> None:
+    """A new word cannot be forgotten."""
+    assert {word for word, _ in PUBLISHED} == set(STRATEGIES)
+
+
+@pytest.mark.parametrize("framework", [PYTORCH, MINDSPORE])
+def test_the_operator_differs_where_its_source_does(framework: Framework) -> None:
+    """It treats `exit` as `recover`, and sets its variables even if it knows none of the words."""
+    assert variables(["exit"], framework, table=Table.OPERATOR) == variables(["recover"], framework, table=Table.OPERATOR)
+    empty = {"MS_ENABLE_TFT": "{}"} if framework is MINDSPORE else {"HIGH_AVAILABILITY": ""}
+    assert variables([" recover"], framework, table=Table.OPERATOR) == ALWAYS[framework] | empty
+    assert variables([], framework, table=Table.OPERATOR) == {}
+
+
+def test_elastic_training_changes_nothing_for_mindspore() -> None:
+    """The operator sets what any strategy brings."""
+    found = variables(["elastic-training"], MINDSPORE, table=Table.OPERATOR)
+    assert found == {**ALWAYS[MINDSPORE], "MS_ENABLE_TFT": "{}"}
+
+
+@pytest.mark.parametrize("table", Table)
+def test_labels_bring_variables_too(table: Table) -> None:
+    """A hot switch brings those of recover, without a watchdog. Pod rescheduling brings one word, to MindSpore only."""
+    assert variables([], PYTORCH, hot_switch=True, table=table) == PUBLISHED["recover", PYTORCH]
+    assert variables([], MINDSPORE, hot_switch=True, table=table) == PUBLISHED["recover", MINDSPORE]
+    assert variables([], MINDSPORE, pod_rescheduling=True, table=table) == {"MS_ENABLE_TFT": "{RSC:1}"}
+    assert variables([], PYTORCH, pod_rescheduling=True, table=table) == {}
+    assert variables(["recover"], Framework.TENSORFLOW, hot_switch=True, table=table) == {}
+
+
+def test_words_of_several_strategies_are_in_one_variable() -> None:
+    """They are sorted, each once, without blanks."""
+    words = ["retry", "recover", "recover-in-place", "dump", "exit"]
+    assert variables(words, PYTORCH) == {**IN_PLACE, "HIGH_AVAILABILITY": "dump,recover,retry"}
+    found = variables(words, MINDSPORE, pod_rescheduling=True)
+    assert found == {**IN_PLACE, **MINDIO, "MS_ENABLE_TFT": "{ARF:1,HCCE:1,RSC:1,TTP:1,UCE:1}"}
+
+
+def test_the_published_recipe_is_right() -> None:
+    """Nothing is found, and the job can have the modes that it asks for."""
+    (job,) = jobs_of(RECIPE.read_text())
+    assert findings(job) == []
+    assert injected(job, Table.OPERATOR)["HIGH_AVAILABILITY"] == "dump,recover,retry"
+    possible = {one.mode for one in own.modes(job) if not one.against}
+    assert possible >= {Mode.ONLINE_RETRY, Mode.PROCESS_RESCHEDULING, Mode.DYING_GASP, Mode.JOB_RESCHEDULING}
+
+
+@pytest.mark.parametrize("variant", variants(), ids=lambda variant: variant["name"])
+def test_what_is_wrong_is_found_with_what_to_write(variant: Variant) -> None:
+    """Each line names the field, what is wrong, and what is accepted."""
+    assert said(variant) == variant["says"]
+    assert variant["says"]
+
+
+def test_enough_files_are_tried() -> None:
+    """Each variant has a name of its own."""
+    assert len({variant["name"] for variant in variants()}) >= 60
+
+
+@pytest.mark.parametrize("file", sorted((FOLDER / "kinds").glob("*.yaml")), ids=lambda file: file.stem)
+def test_jobs_of_all_kinds_are_read(file: Path) -> None:
+    """Nothing is found in a file that is right, and a wrong sub-health strategy is found in each."""
+    (job,) = jobs_of(file.read_text())
+    assert [one for one in findings(job) if one.level is Level.ERROR] == []
+    assert job.containers
+    wrong = yaml.safe_load(file.read_text())
+    wrong["metadata"].setdefault("labels", {})["subHealthyStrategy"] = "hotSwich"
+    (job,) = jobs_of(yaml.safe_dump(wrong))
+    assert "subHealthyStrategy" in {one.field.rpartition(".")[2] for one in findings(job)}
+
+
+@pytest.mark.parametrize("file", sorted(ROOT.glob("examples/**/*.yaml")), ids=lambda file: file.stem)
+def test_the_examples_are_right(file: Path) -> None:
+    """Each shows what a job of its kind looks like. The manager of a job is no job."""
+    (job,) = jobs_of(file.read_text())
+    assert [one for one in findings(job) if one.level is Level.ERROR] == []
+
+
+def test_each_kind_has_a_file() -> None:
+    """A new kind cannot be forgotten."""
+    kinds = {jobs_of(file.read_text())[0].kind for file in [RECIPE, *(FOLDER / "kinds").glob("*.yaml")]}
+    assert kinds == set(KINDS)
+
+
+STRANGE: tuple[Any, ...] = (None, [], {}, "x", -5, True, [None], {"name": []}, 1e400)
+
+
+def test_nothing_in_a_file_breaks_the_checks() -> None:
+    """Each value of the recipe is replaced by ones of other types. Each file gets findings, or an error."""
+    document = yaml.safe_load_all(RECIPE.read_text())
+    (_, job) = document
+    for path in _paths(job):
+        for strange in STRANGE:
+            changed = copy.deepcopy(job)
+            inside = changed
+            for step in path[:-1]:
+                inside = inside[step]
+            inside[path[-1]] = strange
+            with contextlib.suppress(BadInput):
+                for one in jobs_of(yaml.safe_dump(changed)):
+                    findings(one)
+                    own.modes(one)
+
+
+def _paths(inside: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yields the path of each value, once where a list repeats."""
+    steps = inside.items() if isinstance(inside, dict) else list(enumerate(inside))[:1] if isinstance(inside, list) else ()
+    for step, value in steps:
+        if path != ("spec", "replicaSpecs") or step == "Master":
+            yield (*path, step)
+            yield from _paths(value, (*path, step))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("a: [", "the file is not YAML"),
+        ("", "the file holds no training job but no object"),
+        ("kind: Deployment\napiVersion: apps/v1", "no training job but Deployment (accepted: TrainingJob (rekindle.io/v1)"),
+        ("kind: AscendJob\napiVersion: example.com/v1", "no training job but AscendJob"),
+        ("a: 1\na: 2", "'a' is there twice"),
+    ],
+)
+def test_a_file_without_a_job_is_refused(content: str, words: str) -> None:
+    """The error names what is there, and what is accepted."""
+    with pytest.raises(BadInput) as refused:
+        jobs_of(content)
+    assert words in str(refused.value)
+
+
+def ended(*arguments: str) -> object:
+    """Returns the exit code of a command."""
+    with pytest.raises(SystemExit) as end:
+        sys.exit(run(arguments))
+    return end.value.code
+
+
+def test_check_prints_what_is_wrong_and_ends_with_its_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Text for people names what to write; JSON has the same findings. The exit code is 2 for errors, and 0 without."""
+    file = tmp_path / "job.yaml"
+    file.write_text(text({"metadata.annotations.recover-strategy": "retry, recover"}))
+    assert ended("check", str(file)) == 2
+    printed = capsys.readouterr().out
+    assert "AscendJob train/llama" in printed
+    assert 'write: recover-strategy: "retry,recover"' in printed
+    assert "1 error, 0 warnings" in printed
+    assert ended("check", str(file), "--output", "json") == 2
+    (job,) = json.loads(capsys.readouterr().out)
+    assert (job["name"], [one["level"] for one in job["findings"]]) == ("llama", ["error"])
+    assert ended("check", str(RECIPE)) == 0
+
+
+def test_render_prints_variables_and_modes(capsys: pytest.CaptureFixture[str]) -> None:
+    """The reason of each mode that the job cannot have is there."""
+    assert ended("render", str(RECIPE)) == 0
+    printed = capsys.readouterr().out
+    assert "- name: HIGH_AVAILABILITY\n  value: dump,recover,retry\n" in printed
+    assert "its owner does not allow recover-in-place (annotation recover-strategy)" in printed
+    assert ended("render", str(RECIPE), "--table", "published", "-o", "json") == 0
+    (job,) = json.loads(capsys.readouterr().out)
+    assert "HCCL_ASYNC_ERROR_HANDLING" not in job["env"]
+    assert {"mode": "online retry", "pods": [], "against": []} in job["modes"]
+
+
+@pytest.mark.parametrize(
+    ("part", "key", "right", "wrong"),
+    [
+        ("labels", "subHealthyStrategy", "hotSwitch", "hotswitch"),
+        ("labels", "fault-retry-times", "3", "three"),
+        ("annotations", "recover-strategy", "retry,recover", "retry, recover"),
+        ("annotations", "wait-reschedule-timeout", "120", "2m"),
+        ("annotations", "huawei.com/schedule.filter.faultCode", "8C084E00:60,81078603", "8C084E00:60:1"),
+    ],
+)
+def test_the_schema_accepts_what_the_checks_accept(part: str, key: str, right: str, wrong: str) -> None:
+    """It refuses what they refuse."""
+    of_value = schema()["properties"][part]["properties"][key]
+
+    def accepts(value: str) -> bool:
+        return value in of_value["enum"] if "enum" in of_value else re.search(of_value["pattern"], value) is not None
+
+    assert (accepts(right), accepts(wrong)) == (True, False)
+
+
+def test_each_parameter_accepts_its_default() -> None:
+    """A default that is not accepted would be advice that cannot be followed."""
+    assert [one.name for one in PARAMETERS if one.default and one.values.problem(one.default)] == []
