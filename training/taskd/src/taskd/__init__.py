@@ -1,0 +1,1 @@
+"""Names of MindCluster's TaskD, with Rekindle's training side behind them."""

@@ -1,0 +1,1 @@
+"""Package of TaskD's name for what changes a framework."""
