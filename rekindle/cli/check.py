@@ -4,9 +4,10 @@ import re
 import sys
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
+from cyclopts import Parameter
 from rich.text import Text
 
 from rekindle.cli.exits import Exit
@@ -26,14 +27,16 @@ from rekindle.policy.parameters.job_file import JobFile, jobs_of, mapping
 
 STYLES = {Level.ERROR: "red", Level.WARNING: "yellow"}
 
+JobOrRules = Annotated[Path, Parameter(allow_leading_hyphen=True, help="YAML; - reads standard input.")]
+
 RULES = re.compile(r"^kind:\s*[\"']?Rules\b", re.MULTILINE)
 
 
-async def check(file: Path, *, output: Output = Format.TEXT) -> Exit:
+async def check(file: JobOrRules, *, output: Output = Format.TEXT) -> Exit:
     """Check FILE before it is applied: training jobs of any kind, or rules (a file, or a ready-made set: plain, nvidia, ascend).
 
     Of a job, each wrong, misspelt or contradictory setting is listed, with what is accepted. Of rules, what they say is listed,
-    and whether some hide others. With `-` as FILE, standard input is read. The exit code is 2 if there is an error.
+    and whether some hide others. The exit code is 2 if there is an error.
 
     Example: rekindle check job.yaml
     """
@@ -50,10 +53,10 @@ async def check(file: Path, *, output: Output = Format.TEXT) -> Exit:
     return Exit.BAD_INPUT if any(one.level is Level.ERROR for _, problems in found for one in problems) else Exit.DONE
 
 
-async def render(file: Path, *, table: Table = Table.OPERATOR, output: Output = Format.TEXT) -> None:
+async def render(file: JobOrRules, *, table: Table = Table.OPERATOR, output: Output = Format.TEXT) -> None:
     """Show what the jobs of FILE would be given: environment variables, and the modes that they can have.
 
-    For each mode that a job cannot have, the reasons are listed. With `-` as FILE, standard input is read.
+    For each mode that a job cannot have, the reasons are listed.
 
     Example: rekindle render job.yaml
 

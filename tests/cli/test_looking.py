@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
+from rekindle import __version__
 from rekindle.cli import app, watching
 from rekindle.cli.output import age
 from rekindle.ids import Updates
@@ -129,6 +130,13 @@ def test_a_terminal_without_a_width_is_printed_to(tmp_path: Path, columns: str) 
         [sys.executable, "-c", body], env=environment, capture_output=True, text=True, timeout=60, check=False
     )
     assert (process.returncode, "Usage" in process.stdout) == (0, True)
+
+
+def test_the_command_is_a_module_too() -> None:
+    """Where the scripts of an environment are not on the path."""
+    words = [sys.executable, "-m", "rekindle", "--version"]
+    process = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert (process.returncode, process.stdout.strip()) == (0, __version__)
 
 
 LOADING = """

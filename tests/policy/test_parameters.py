@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import io
 import json
 import re
 import sys
@@ -210,6 +211,13 @@ def test_check_prints_what_is_wrong_and_ends_with_its_code(tmp_path: Path, capsy
     (job,) = json.loads(capsys.readouterr().out)
     assert (job["name"], [one["level"] for one in job["findings"]]) == ("llama", ["error"])
     assert ended("check", str(RECIPE)) == 0
+
+
+def test_check_reads_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The object of a job in a cluster is checked without a file: kubectl get -o yaml | rekindle check -"""
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text({"metadata.labels.hotReset": "1"})))
+    assert ended("check", "-") == 2
+    assert "hotReset: 1 asks for graceful fault tolerance" in capsys.readouterr().out
 
 
 def test_render_prints_variables_and_modes(capsys: pytest.CaptureFixture[str]) -> None:
