@@ -13,6 +13,7 @@ from temporalio.api.workflowservice.v1 import ResetStickyTaskQueueRequest
 from temporalio.client import Client
 from temporalio.service import RPCError
 
+from rekindle.ids import SPARES
 from rekindle.policy.modes.mode_table import MODES
 
 JUST_NOW = timedelta(seconds=10)
@@ -26,7 +27,8 @@ logger = logging.getLogger("control")
 
 
 async def leave_sticky_queues(client: Client) -> None:
-    """Resets the sticky queues of recoveries that run or have just ended, and of their jobs' workflows.
+    """Resets the sticky queues of recoveries that run or have just ended, and of the workflows that they wait for: those of their
+    jobs, and the one that decides who gets a spare node.
 
     Any worker can then take their next tasks. A worker that lives loses only its cached state of them.
     """
@@ -35,6 +37,7 @@ async def leave_sticky_queues(client: Client) -> None:
     query = f"WorkflowType IN ({types}) AND (ExecutionStatus = 'Running' OR CloseTime > '{since}')"
     try:
         async with asyncio.timeout(WITHIN):
+            await _leave(client, SPARES)
             async for recovery in client.list_workflows(query):
                 for workflow_id in filter(None, (recovery.id, recovery.parent_id)):
                     await _leave(client, workflow_id)

@@ -20,17 +20,17 @@ async def test_a_worker_that_starts_takes_recoveries_off_the_queue_of_the_one_be
         recovery = await world.running()
         await _is_listed(world, recovery.id)
         for workflow in (world.entity, recovery):
-            await _waits(workflow)
-        seen = [len(await _tasks(workflow)) for workflow in (world.entity, recovery)]
+            await waits(workflow)
+        seen = [len(await task_queues(workflow)) for workflow in (world.entity, recovery)]
         await leave_sticky_queues(world.client)
         await world.attached_as("127.0.0.9")
         for workflow, before in zip((world.entity, recovery), seen, strict=True):
-            tasks = await _tasks(workflow, more_than=before)
+            tasks = await task_queues(workflow, more_than=before)
             kinds = tasks[before - 1], tasks[before]
             assert kinds == (TaskQueueKind.TASK_QUEUE_KIND_STICKY, TaskQueueKind.TASK_QUEUE_KIND_NORMAL), workflow.id
 
 
-async def _tasks(workflow: WorkflowHandle[object, object], more_than: int = 0) -> list[int]:
+async def task_queues(workflow: WorkflowHandle[object, object], more_than: int = 0) -> list[int]:
     """The kinds of queues on which its tasks were scheduled, as soon as there are so many."""
     async with asyncio.timeout(60):
         while True:
@@ -41,7 +41,7 @@ async def _tasks(workflow: WorkflowHandle[object, object], more_than: int = 0) -
             await asyncio.sleep(0.03)
 
 
-async def _waits(workflow: WorkflowHandle[object, object]) -> None:
+async def waits(workflow: WorkflowHandle[object, object]) -> None:
     """Waits until the workflow has nothing to do and no worker has a task of it."""
     async with asyncio.timeout(60):
         while (now := (await workflow.describe()).raw_description).pending_activities or now.HasField("pending_workflow_task"):

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from temporalio.api.enums.v1 import TaskQueueKind
 from temporalio.client import WorkflowHandle
 from temporalio.service import RPCError
 from temporalio.testing import ActivityEnvironment, WorkflowEnvironment
@@ -29,7 +30,9 @@ from rekindle.temporal import plugin
 from tests.fakes.peer import Script, ScriptedPeer
 from tests.fakes.scripted_cluster import ScriptedCluster
 from tests.support.harness import Harness, a_job, sub_health, training
+from tests.workflows.test_dead_workers import task_queues, waits
 from tests.workflows.test_process_level import ELSEWHERE, ESCALATE, RECOVERED, RESTART, elsewhere, ladder
+from workers.sticky_queues import leave_sticky_queues
 from workflows import job_reducers
 from workflows.spares import Spares
 
@@ -129,6 +132,19 @@ async def test_a_recovery_claims_its_spare_when_it_begins(temporal: WorkflowEnvi
         await peer.report_offers()
         assert ladder(await world.incident()) == [(ELSEWHERE, RECOVERED)]
         await claims.settled("rival")
+
+
+async def test_a_worker_that_starts_takes_the_decision_off_the_queue_of_the_one_before(temporal: WorkflowEnvironment) -> None:
+    """A recovery asks before it creates pods. It would wait a second for the previous worker."""
+    async with one_spare(temporal, a_job()) as (world, _peer, claims):
+        await claims.rival()
+        await claims.settled("rival")
+        await waits(claims.handle)
+        before = len(await task_queues(claims.handle))
+        await leave_sticky_queues(world.client)
+        await claims.release()
+        tasks = await task_queues(claims.handle, more_than=before)
+        assert tasks[before] == TaskQueueKind.TASK_QUEUE_KIND_NORMAL
 
 
 async def test_the_history_of_all_claims_replays(temporal: WorkflowEnvironment) -> None:
