@@ -178,32 +178,94 @@ def test_gradients_of_the_step_before_are_there_again(gathers: bool) -> None:
 @pytest.mark.parametrize("at_end", [False, True], ids=["at the beginning", "at the end"])
 def test_gradients_that_a_loop_sets_to_zero_are_zero_again(at_end: bool) -> None:
     """An optimizer updates a parameter whose gradient is zero, and leaves out one that has none. So a rank that goes back has the
-    same gradients, as has one that takes its state. They are not sent."""
+    same gradients, as has one that takes its state."""
     rank, replacement = Rank(), Rank()
-
-    def set_to_zero() -> None:
-        rank.boundary.drops_gradients(rank.optimizer, set_to_none=False)
-        rank.optimizer.zero_grad(set_to_none=False)
-
     for _ in range(4):
-        rank.boundary.remember()
-        if not at_end:
-            set_to_zero()
-        rank.begin()
-        rank.boundary.has_gradients(is_one_of_several=False)
-        if at_end:
-            set_to_zero()
+        turn_with_zeros(rank, at_end=at_end)
     rank.boundary.remember()
     if not at_end:
-        set_to_zero()
+        set_to_zero(rank)
     rank.begin()
     rank.boundary.go_back()
     assert [gradient.count_nonzero() for gradient in rank.gradients()] == [0] * 4
     state = copy.deepcopy(rank.trained.collect())
-    assert state["gradients"] == {}
     replacement.trained.place(state)
     assert [gradient.count_nonzero() for gradient in replacement.gradients()] == [0] * 4
     assert digest(replacement.trained.collect()) == digest(state)
+
+
+@pytest.mark.parametrize("turns", [1, 4])
+@pytest.mark.parametrize("at_end", [False, True], ids=["at the beginning", "at the end"])
+def test_a_snapshot_keeps_which_gradients_are_zero(turns: int, at_end: bool) -> None:
+    """Its gradients are left out. A parameter may have been used for the first time in its step."""
+    rank, restored = Rank(), Rank()
+    for _ in range(turns):
+        turn_with_zeros(rank, at_end=at_end)
+    state = copy.deepcopy(rank.trained.collect_without_gradients())
+    restored.trained.place(state)
+    assert state["gradients"] == {}
+    assert [gradient.count_nonzero() for gradient in restored.gradients()] == [0] * len(rank.gradients())
+
+
+def test_gradients_that_a_loop_drops_are_no_part_of_a_snapshot() -> None:
+    """They would be zero where an undisturbed rank has none."""
+    rank, restored = Rank(), Rank()
+    turn_with_zeros(rank, at_end=False)
+    rank.boundary.drops_gradients(rank.optimizer)
+    restored.trained.place(copy.deepcopy(rank.trained.collect_without_gradients()))
+    assert restored.gradients() == []
+
+
+def test_gradients_that_are_not_zero_are_taken_over_as_they_are() -> None:
+    """A loop that has set them to zero in each step begins to gather. The next step adds to what is there."""
+    rank, replacement = Rank(), Rank()
+    for _ in range(3):
+        turn_with_zeros(rank, at_end=True)
+    rank.boundary.remember()
+    rank.begin()
+    rank.boundary.has_gradients(is_one_of_several=False)
+    held = [gradient.clone() for gradient in rank.gradients()]
+    replacement.trained.place(copy.deepcopy(rank.trained.collect()))
+    assert all(now.equal(then) for now, then in zip(replacement.gradients(), held, strict=True))
+    assert any(gradient.count_nonzero() for gradient in held)
+
+
+def test_a_step_that_adds_before_it_sets_to_zero_cannot_go_back() -> None:
+    """Its update has used gradients that are not there any more."""
+    rank = Rank()
+    for _ in range(3):
+        turn_with_zeros(rank, at_end=False)
+    rank.boundary.remember()
+    rank.begin()
+    set_to_zero(rank)
+    with pytest.raises(CannotGoBack, match="gradients"):
+        rank.boundary.go_back()
+
+
+def test_sparse_gradients_are_not_made_dense() -> None:
+    """Their optimizers accept no others."""
+    embedding = nn.Embedding(4, 2, sparse=True)
+    trained = Trained(embedding, torch.optim.SparseAdam(embedding.parameters()))
+    boundary = Boundary(trained)
+    boundary.drops_gradients(trained.model, set_to_none=False)
+    embedding(torch.tensor([1])).sum().backward()
+    state = trained.collect_without_gradients()
+    assert state["zero gradients"] == {}
+
+
+def set_to_zero(rank: Rank) -> None:
+    rank.boundary.drops_gradients(rank.optimizer, set_to_none=False)
+    rank.optimizer.zero_grad(set_to_none=False)
+
+
+def turn_with_zeros(rank: Rank, *, at_end: bool) -> None:
+    rank.boundary.remember()
+    if not at_end:
+        set_to_zero(rank)
+    rank.begin()
+    rank.boundary.has_gradients(is_one_of_several=False)
+    if at_end:
+        set_to_zero(rank)
 
 
 def test_a_loop_that_begins_to_gather_cannot_go_back_in_that_step() -> None:

@@ -20,7 +20,7 @@ from rekindle_training.adapter.own_buffers import LARGEST, Name
 from rekindle_training.adapter.reported_loss import Finite, problem
 from rekindle_training.adapter.sharding import Ranks, holders, local
 from rekindle_training.adapter.team import Team
-from rekindle_training.adapter.trained import ATTRIBUTES, OWN_BUFFERS, ZEROS, Trained
+from rekindle_training.adapter.trained import ATTRIBUTES, OWN_BUFFERS, Trained
 
 Digests = Mapping[str, bytes]
 """Digest of each tensor or value, by its path."""
@@ -59,7 +59,7 @@ class Comparison:
             RuntimeError: another rank could not be reached.
         """
         state = self._trained.collect()
-        del state[OWN_BUFFERS], state[ATTRIBUTES], state[ZEROS]  # which may be others on each rank
+        del state[OWN_BUFFERS], state[ATTRIBUTES]  # attributes may be another one on each rank
         if not gradients:
             del state["gradients"]
         state["data"] = getattr(self._trained.data, "same_on_all_ranks", {})

@@ -4,7 +4,7 @@ They are copied where steps add to them, into the memory of the copies of the st
 first backward pass nothing is copied, and where they are zero only that is kept.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from itertools import count
 from typing import Any
@@ -47,8 +47,8 @@ class Gradients:
         """
         self._zeroed: set[int] = set()
         """Ids of parameters whose gradients the script has set to zero in this step and kept, instead of dropping them."""
-        self._zero: set[int] = set()
-        """Ids of parameters whose gradients, if they have any, are zero before a step adds to them."""
+        self._kept: set[int] = set()
+        """Ids of parameters whose gradients the script has set to zero when it last dropped gradients, in whatever step."""
         self._ends: list[tuple[int, ReferenceType[torch.Tensor], int]] = []
         """First and last parameter with a gradient: id, gradient and change counter when the step began."""
         self._are_copied = False
@@ -78,9 +78,12 @@ class Gradients:
             are_kept: gradients are set to zero instead. An optimizer updates a parameter whose gradient is zero, and leaves out
                 one that has none.
         """
-        (self._zeroed.update if are_kept else self._zeroed.difference_update)(map(id, of))
-        if all(place in self._dropped or _is_untouched(held, version) for place, held, version in self._ends):
-            self._dropped.update(map(id, of))
+        dropped = set(map(id, of))
+        is_first = all(place in self._dropped or _is_untouched(held, version) for place, held, version in self._ends)
+        if is_first:
+            self._dropped |= dropped
+        self._zeroed = self._zeroed | dropped if are_kept and is_first else self._zeroed - dropped
+        self._kept = self._kept | dropped if are_kept else self._kept - dropped
         if self._use is Use.UNKNOWN and all(parameter.grad is None for parameter in parameters):
             self._are_dropped_first = True
 
@@ -125,23 +128,11 @@ class Gradients:
         else:
             copies = self._copies.content
             self._use = Use.ZERO if copies and not _largest(copies).item() else Use.ADDED
-        self._zero = self._found_zero(parameters)
 
-    def _found_zero(self, parameters: Sequence[torch.nn.Parameter]) -> set[int]:
-        if self._use is not Use.ZERO:
-            return set() if self._use is Use.ADDED else self._zeroed & set(map(id, parameters))
-        return {id(parameter) for parameter, old in zip(parameters, self._held, strict=False) if old is not None}
-
-    def are_zero(self, parameter: torch.nn.Parameter) -> bool:
-        """Returns whether a parameter has a gradient that is zero, or set to zero, before the next step adds to it."""
-        return id(parameter) in self._zero and parameter.grad is not None
-
-    def put_zeros(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """Gives zeros to parameters whose gradients were zero on the rank or in the file that the state is from."""
-        self._zero = set()
-        for parameter in parameters:
-            parameter.grad = torch.zeros_like(parameter)
-            self._zero.add(id(parameter))
+    def are_kept(self, parameter: torch.nn.Parameter) -> bool:
+        """Returns whether a parameter has a gradient that the script sets to zero, and does not drop."""
+        gradient = parameter.grad
+        return gradient is not None and gradient.layout is torch.strided and id(parameter) in self._kept
 
     def put_back(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         """Restores the gradients. Raises CannotGoBack if they were changed and not copied."""

@@ -329,9 +329,7 @@ class Snapshots:
             self.settle()
 
     def _begun(self, memory: SnapshotMemory, step: int, *, gathers: bool, is_written: bool) -> _Taken:
-        state = self._trained.collect()
-        if not gathers:
-            state["gradients"] = {}
+        state = self._trained.collect() if gathers else self._trained.collect_without_gradients()
         skeleton, tensors = taken_apart(state)
         slots = [slot_of(tensor) for tensor in tensors]
         head = pickle.dumps((skeleton, slots, self._trained.take_own()))

@@ -14,8 +14,10 @@ from rekindle_training.adapter.state import State, Stateful
 from rekindle_training.wire import LARGEST_OWN
 
 OWN_BUFFERS, ATTRIBUTES, FULLY_SHARDED = "own buffers", "attributes", "fully_shard"
-GRADIENTS, ZEROS = "use of gradients", "zero gradients"
+GRADIENTS = "use of gradients"
 """Parts of a state that the session adds by itself."""
+ZEROS = "zero gradients"
+"""Part of a state without gradients: types of those that are zero, by name."""
 
 
 @dataclass(frozen=True)
@@ -67,15 +69,23 @@ class Trained:
     def collect(self) -> State:
         """Returns the state that all data parallel ranks share."""
         common = state.collect(self.model, self.optimizer, self.shared)
-        zeros = [name for name, parameter in self._parameters() if self.gradients.are_zero(parameter)]
-        for name in zeros:
-            common["gradients"].pop(name, None)
-        return {**common, ZEROS: dict.fromkeys(zeros, True), **{name: part.state_dict() for name, part in self._parts.items()}}
+        return {**common, **{name: part.state_dict() for name, part in self._parts.items()}}
+
+    def collect_without_gradients(self) -> State:
+        """Returns the state as `collect`, for steps that do not add to the gradients of the step before.
+
+        Only which of them are set to zero is kept: an optimizer updates a parameter whose gradient is zero, and leaves out one
+        that has none.
+        """
+        kept = ((name, one.grad) for name, one in self._parameters() if self.gradients.are_kept(one))
+        return {**self.collect(), "gradients": {}, ZEROS: {name: held.dtype for name, held in kept if held is not None}}
 
     def place(self, common: State) -> None:
         state.place(common, self.model, self.optimizer, self.shared)
-        zeros = common.get(ZEROS, {})  # a checkpoint of an earlier release does not know them
-        self.gradients.put_zeros(parameter for name, parameter in self._parameters() if name in zeros)
+        zeros = common.get(ZEROS, {})
+        for name, parameter in self._parameters():
+            if name in zeros:
+                parameter.grad = torch.zeros_like(parameter, dtype=zeros[name])
         for name, part in self._parts.items():
             if name in common:  # a checkpoint of an earlier release has not all
                 part.load_state_dict(common[name])
