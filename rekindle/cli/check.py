@@ -14,8 +14,8 @@ from rekindle.cli.exits import Exit
 from rekindle.cli.output import Format, Output, print_columns, print_json
 from rekindle.cli.terminal import console
 from rekindle.errors import BadInput
-from rekindle.model.bounds import numbered
-from rekindle.model.rule_file import rules_of
+from rekindle.model.bounds import cut, numbered
+from rekindle.model.rule_file import parse, rules_of
 from rekindle.model.rules import Named, Rule, Rules, Then
 from rekindle.policy.modes.chances import Chance
 from rekindle.policy.parameters import own
@@ -23,7 +23,8 @@ from rekindle.policy.parameters.catalog import PARAMETERS, schema
 from rekindle.policy.parameters.checks import findings, injected
 from rekindle.policy.parameters.environment import Table
 from rekindle.policy.parameters.findings import Finding, Level
-from rekindle.policy.parameters.job_file import JobFile, jobs_of, mapping
+from rekindle.policy.parameters.job_file import JobFile, as_text, jobs_of, mapping
+from rekindle.policy.parameters.values import QUOTED
 
 STYLES = {Level.ERROR: "red", Level.WARNING: "yellow"}
 
@@ -41,10 +42,17 @@ async def check(file: JobOrRules, *, output: Output = Format.TEXT) -> Exit:
     Example: rekindle check job.yaml
     """
     content = _content(file)
-    if content is None or RULES.search(content):
-        _show_rules(file, output)
+    if content is None:
+        _show_rules(str(file), rules_of(str(file)), output)
         return Exit.DONE
-    found = [(job, findings(job)) for job in jobs_of(content)]
+    try:
+        jobs = jobs_of(content)
+    except BadInput:
+        if RULES.search(content) is None:
+            raise
+        _show_rules(str(file), parse(content), output)
+        return Exit.DONE
+    found = [(job, findings(job)) for job in jobs]
     if output is Format.JSON:
         print_json([{**_named(job), "findings": [_as_json(one) for one in problems]} for job, problems in found])
     else:
@@ -67,16 +75,23 @@ async def render(file: JobOrRules, *, table: Table = Table.OPERATOR, output: Out
     if content is None:
         raise BadInput(f"FILE: {file} is a ready-made set of rules, accepted is the file of a job")
     jobs = jobs_of(content)
-    rendered = [(job, injected(job, table), own.modes(job)) for job in jobs]
+    rendered = [(job, injected(job, table), own.modes(job), _errors(findings(job))) for job in jobs]
     if output is Format.JSON:
-        print_json([{**_named(job), "env": env, "modes": [_mode(one) for one in modes]} for job, env, modes in rendered])
+        print_json(
+            [
+                {**_named(job), "env": env, "modes": [_mode(one) for one in modes], "errors": errors}
+                for job, env, modes, errors in rendered
+            ]
+        )
         return
-    for job, env, modes in rendered:
+    for job, env, modes, errors in rendered:
         console.print(Text(_title(job), style="bold"))
         words = yaml.safe_dump([{"name": name, "value": value} for name, value in sorted(env.items())], sort_keys=False)
         console.print(Text(f"env:\n{words}" if env else "env: nothing is injected\n"), soft_wrap=True, end="")
         rows = [(one.mode.value, numbered("pod rank", one.pod_ranks) if one.pod_ranks else "", _verdict(one)) for one in modes]
         print_columns(("mode", "of", "possible"), rows)
+        if errors:
+            _say(f"{_counted(errors, 'error')} of this file may prevent what is possible here: rekindle check {file}")
 
 
 async def parameters(*, output: Output = Format.TEXT) -> None:
@@ -96,7 +111,10 @@ async def parameters(*, output: Output = Format.TEXT) -> None:
 def _content(file: Path) -> str | None:
     """Returns the text of a file. None: a ready-made set of rules is meant."""
     if str(file) == "-":
-        return sys.stdin.read()
+        try:
+            return sys.stdin.read()
+        except UnicodeDecodeError as error:
+            raise BadInput(f"FILE: standard input cannot be read: {error}") from error
     if file.suffix not in (".yaml", ".yml", ".json") and "/" not in str(file) and not file.exists():
         return None
     try:
@@ -112,8 +130,12 @@ def _show_findings(job: JobFile, problems: list[Finding]) -> None:
         console.print(level.append(f"{one.field}: {one.message}", style="default"), soft_wrap=True)
         if one.fix:
             console.print(Text(f"    write: {one.fix}"), soft_wrap=True)
-    errors = sum(one.level is Level.ERROR for one in problems)
+    errors = _errors(problems)
     _say(f"  {_counted(errors, 'error')}, {_counted(len(problems) - errors, 'warning')}")
+
+
+def _errors(problems: list[Finding]) -> int:
+    return sum(one.level is Level.ERROR for one in problems)
 
 
 def _counted(number: int, what: str) -> str:
@@ -121,12 +143,13 @@ def _counted(number: int, what: str) -> str:
 
 
 def _title(job: JobFile) -> str:
-    return f"{job.kind} {mapping(job.document.get('metadata')).get('namespace') or 'default'}/{job.name or '(no name)'}"
+    of = _named(job)
+    return " ".join(f"{of['kind']} {of['namespace']}/{of['name'] or '(no name)'}".splitlines())
 
 
 def _named(job: JobFile) -> dict[str, Any]:
-    namespace = mapping(job.document.get("metadata")).get("namespace") or "default"
-    return {"kind": job.kind, "namespace": namespace, "name": job.name}
+    namespace = as_text(mapping(job.document.get("metadata")).get("namespace")) or "default"
+    return {"kind": job.kind, "namespace": cut(namespace, QUOTED), "name": cut(job.name, QUOTED)}
 
 
 def _as_json(one: Finding) -> dict[str, str]:
@@ -144,8 +167,7 @@ def _verdict(one: Chance) -> str:
 # ---- rules
 
 
-def _show_rules(file: Path, output: Format) -> None:
-    rules = rules_of(str(file))
+def _show_rules(file: str, rules: Rules, output: Format) -> None:
     if output is Format.JSON:
         print_json([one.model_dump(mode="json", exclude_defaults=True) for one in rules.rules])
         return

@@ -100,8 +100,8 @@ def _fault(job_id: str, rank: str = "0", kind: str = "1") -> wire.ProcessFaultRe
 
 
 async def test_recovery_that_is_off_is_403(temporal: WorkflowEnvironment) -> None:
-    """A MindIO job with neither process-recover-enable=on nor subHealthyStrategy=hotSwitch may not register."""
-    job = a_mindio_job(sub_health=SubHealthStrategy.IGNORE)
+    """A MindIO job without process-recover-enable=on, recover-strategy and subHealthyStrategy=hotSwitch may not register."""
+    job = a_mindio_job(sub_health=SubHealthStrategy.IGNORE, annotations={})
     async with harness(temporal, job) as world, stub_of(world) as stub:
         answer = await stub.Init(client(world))
         assert answer.code == 403
@@ -110,12 +110,17 @@ async def test_recovery_that_is_off_is_403(temporal: WorkflowEnvironment) -> Non
 
 @pytest.mark.parametrize(
     "changes",
-    [{"sub_health": SubHealthStrategy.HOT_SWITCH}, {"labels": {"process-recover-enable": "on"}}],
-    ids=["hotSwitch", "process-recover-enable"],
+    [
+        {"sub_health": SubHealthStrategy.HOT_SWITCH},
+        {"labels": {"process-recover-enable": "on"}},
+        {"annotations": {"recover-strategy": "retry"}},
+    ],
+    ids=["hotSwitch", "process-recover-enable", "recover-strategy"],
 )
-async def test_either_label_turns_recovery_on(temporal: WorkflowEnvironment, changes: dict[str, Any]) -> None:
-    """One of the two is enough for MindIO, whatever the framework."""
-    job = a_mindio_job(**{"sub_health": SubHealthStrategy.IGNORE, "framework": Framework.MINDSPORE, **changes})
+async def test_one_setting_turns_recovery_on(temporal: WorkflowEnvironment, changes: dict[str, Any]) -> None:
+    """Each is enough for MindIO, whatever the framework. The Ascend Operator labels the PodGroup where strategies are named."""
+    usual = {"sub_health": SubHealthStrategy.IGNORE, "framework": Framework.MINDSPORE, "annotations": {}}
+    job = a_mindio_job(**{**usual, **changes})
     async with harness(temporal, job) as world, stub_of(world) as stub:
         await _registered(world, stub)
 
@@ -129,7 +134,7 @@ async def test_register_before_init_is_408(temporal: WorkflowEnvironment) -> Non
 
 async def test_recovery_that_is_turned_on_counts_at_the_next_init(temporal: WorkflowEnvironment) -> None:
     """Some clients ask every second until their owner has changed the label: no 403 is remembered."""
-    job = a_mindio_job(sub_health=SubHealthStrategy.IGNORE)
+    job = a_mindio_job(sub_health=SubHealthStrategy.IGNORE, annotations={})
     async with harness(temporal, job) as world, stub_of(world) as stub:
         assert (await stub.Init(client(world))).code == 403
         await register(world.client, job.model_copy(update={"labels": {"process-recover-enable": "on"}}))
@@ -138,7 +143,7 @@ async def test_recovery_that_is_turned_on_counts_at_the_next_init(temporal: Work
 
 async def test_a_stream_of_a_job_whose_recovery_is_off_is_refused(temporal: WorkflowEnvironment) -> None:
     """The stream is refused also if recovery was on when the client registered: the job's workflow decides."""
-    job = a_mindio_job(labels={"process-recover-enable": "on"}, sub_health=SubHealthStrategy.IGNORE)
+    job = a_mindio_job(labels={"process-recover-enable": "on"}, sub_health=SubHealthStrategy.IGNORE, annotations={})
     async with harness(temporal, job) as world, stub_of(world) as stub:
         await _registered(world, stub)
         await register(world.client, job.model_copy(update={"labels": {}}))

@@ -145,7 +145,94 @@ def test_each_kind_has_a_file() -> None:
     assert kinds == set(KINDS)
 
 
-STRANGE: tuple[Any, ...] = (None, [], {}, "x", -5, True, [None], {"name": []}, 1e400)
+MASTER = "spec.replicaSpecs.Master.template.spec"
+COMMAND = f"{MASTER}.containers.0.command.2"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {f"{MASTER}.containers.0.env.3": {"name": "HTTP_PORT", "value": "80"}},
+        {f"{MASTER}.containers.0.env.3": {"name": "TORCH_NCCL_ASYNC_ERROR_HANDLING", "value": "1"}},
+        {COMMAND: "python manager.py & torchrun --max_restarts=$MAX_RESTARTS --monitor_interval=0.1 train.py"},
+        {COMMAND: "python manager.py & torchrun --max_restarts=3; exit $?"},
+        {COMMAND: "python manager.py & t.sh --enable-high-availability --enable-hbmfault-repair; exit $?"},
+        {COMMAND: 'HA="--enable-high-availability"; python manager.py & t.sh $HA --enable-worker-reboot'},
+        {COMMAND: "cat <<E\nit's\nE\npython manager.py & torchrun --max_restarts \\\n32767 train.py"},
+        {COMMAND: "python -c 'from taskd.api import *; init_taskd_manager({})' & torchrun train.py"},
+        {f"{MASTER}.volumes.1": {"name": "ranktable", "configMap": {"name": "rings-config-llama"}}},
+        {"spec.successPolicy": None},
+        {"metadata.annotations.huawei.com/schedule.filter.faultCode": "81078603:30"},
+        {"metadata.name": None, "metadata.generateName": "llama"},
+    ],
+    ids=str,
+)
+def test_what_is_right_in_a_job_of_others_is_not_complained_about(changes: dict[str, Any]) -> None:
+    """Variables of other libraries, scripts of shells, and other ways in which MindCluster's manual has it."""
+    (job,) = jobs_of(text(changes))
+    assert findings(job) == []
+
+
+def test_a_job_is_found_in_a_list() -> None:
+    """As kubectl get prints several objects. Text in base 60 stays text, as Kubernetes reads it."""
+    config, job = yaml.safe_load_all(RECIPE.read_text())
+    job["metadata"]["annotations"]["huawei.com/schedule.filter.faultCode"] = "REPLACED"
+    listed = yaml.safe_dump({"kind": "List", "apiVersion": "v1", "items": [config, job]})
+    (found,) = jobs_of(listed.replace("REPLACED", "81078603:30"))
+    assert found.annotations["huawei.com/schedule.filter.faultCode"] == "81078603:30"
+    assert findings(found) == []
+
+
+def test_the_operator_turns_recoveries_on_where_strategies_are_named() -> None:
+    """A job without the label can have them, as on a cluster."""
+    (job,) = jobs_of(text({}, ["metadata.labels.subHealthyStrategy"]))
+    possible = {one.mode for one in own.modes(job) if not one.against}
+    assert possible >= {Mode.ONLINE_RETRY, Mode.PROCESS_RESCHEDULING, Mode.DYING_GASP}
+
+
+def test_the_container_of_the_ranks_is_checked(tmp_path: Path) -> None:
+    """Another one before it has no ports of TaskD."""
+    config, job = yaml.safe_load_all(text({}))
+    containers = job["spec"]["replicaSpecs"]["Master"]["template"]["spec"]["containers"]
+    containers.insert(0, {"name": "log", "image": "fluentd"})
+    (found,) = jobs_of(yaml.safe_dump_all([config, job]))
+    assert [one.message.partition(":")[0] for one in findings(found)] == ["2 containers"]
+
+
+BOMB = "\n".join(["b0: &b0 x", *(f"b{n}: &b{n} [{', '.join([f'*b{n - 1}'] * 9)}]" for n in range(1, 11))])
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (f"kind: Job\napiVersion: batch/v1\n{BOMB}", "values if its aliases are followed, accepted are at most 200000"),
+        (f"kind: Job\napiVersion: batch/v1\nn: {'9' * 5000}", "line 3: a number of 5000 digits is not accepted"),
+        ('kind: Job\napiVersion: batch/v1\nn: "\\ud800"', "line 3: a text with half a surrogate pair is not accepted"),
+    ],
+    ids=["aliases", "digits", "surrogate"],
+)
+def test_a_file_that_would_take_all_time_or_cannot_be_printed_is_refused(content: str, words: str) -> None:
+    """The message names the line, and what is accepted."""
+    with pytest.raises(BadInput) as refused:
+        jobs_of(content)
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize("key", ["labels.fault-retry-times", "annotations.rekindle.io/ranks-per-pod"])
+def test_a_number_as_text_may_be_of_any_length(key: str) -> None:
+    """It is refused like any other one that is out of range."""
+    (job,) = jobs_of(text({f"metadata.{key}": "9" * 5000, "spec.runPolicy.backoffLimit": 3}))
+    assert findings(job)
+
+
+def test_another_value_is_proposed_for_short_ones_only() -> None:
+    """A long one takes too much time, and is no typing error."""
+    (job,) = jobs_of(text({"metadata.annotations.wait-reschedule-timeout": f"1{' ' * 60000}x"}))
+    (finding,) = findings(job)
+    assert not finding.fix
+
+
+STRANGE: tuple[Any, ...] = (None, [], {}, "x", -5, True, [None], {"name": []}, 1e400, "\x1b[31m\r\n")
 
 
 def test_nothing_in_a_file_breaks_the_checks() -> None:

@@ -29,8 +29,9 @@ NAMES = {
     "rekindle/policy/training_sides/table.py",
     "rekindle/settings.py",  # REKINDLE_MINDIO_SENDERS
     "activities/clusters/kubernetes/kinds/ascend_job.py",  # the kind whose usual training side it is
+    *(f"rekindle/policy/parameters/{name}.py" for name in ("catalog", "contradictions", "environment", "job_file", "pods")),
 }
-"""Files that may name MindIO."""
+"""Files that may name MindIO. Those about parameters name its variables and ports."""
 
 ASKS = {
     "rekindle/model/job.py",  # the default of a job
@@ -39,6 +40,7 @@ ASKS = {
     "activities/clusters/kubernetes/kind.py",
     "activities/clusters/kubernetes/kinds/ascend_job.py",
     "activities/clusters/kubernetes/kinds/training_job.py",
+    "rekindle/policy/parameters/job_file.py",
 }
 """Files that may name one training side: those that read manifests and describe kinds of jobs."""
 

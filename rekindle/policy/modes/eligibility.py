@@ -98,7 +98,7 @@ GRACEFUL = (
     "hotReset=1 asks for graceful fault tolerance, which has reached its end of life and excludes recoveries of processes: the "
     "job is only restarted"
 )
-RECOVERY_OFF = "neither process-recover-enable=on nor subHealthyStrategy=hotSwitch is set on the job"
+RECOVERY_OFF = "none of process-recover-enable=on, recover-strategy and subHealthyStrategy=hotSwitch is set on the job"
 
 
 def recovery_is_on(job: Job) -> bool:

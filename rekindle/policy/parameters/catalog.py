@@ -11,7 +11,7 @@ from typing import Any
 from rekindle.model import keys
 from rekindle.model.job import MOST_RETRY_TIMES, Framework, SubHealthStrategy
 from rekindle.model.mode import Mode
-from rekindle.policy.parameters.values import Number, Present, Timed, Values, WordList, Words
+from rekindle.policy.parameters.values import Number, Present, Seconds, Timed, Values, WordList, Words
 
 FAULT_SCHEDULING = "fault-scheduling"
 """Label of a job, read by Volcano: how it ends the pods of a fault."""
@@ -120,7 +120,7 @@ PARAMETERS = (
     ),
     _label(
         keys.PROCESS_RECOVER_ENABLE,
-        Words(("on", "off", "pause")),
+        Words(("on", "off")),
         "",
         "Processes are recovered. The Ascend Operator sets it where `recover-strategy` is set; `pause` is for controllers only.",
         *_PROCESSES,
@@ -135,7 +135,7 @@ PARAMETERS = (
     _label(keys.FRAMEWORK, Words(tuple(Framework)), "pytorch", "Framework of the training script.", *_PROCESSES),
     _label(
         keys.HOT_RESET,
-        Words(("0", "1", "2")),
+        Words(("0", "2")),
         "",
         "Reset of devices: `2` those of jobs that have ended, `1` graceful fault tolerance, which has reached its end of life.",
     ),
@@ -245,7 +245,7 @@ PARAMETERS = (
     Parameter(
         name="--max_restarts",
         place=Place.LAUNCHER,
-        values=Number(1, 32_767, "restarts"),
+        values=Number(0, 1_000_000, "restarts"),
         default="",
         effect="Restarts of the ranks of a pod. The published recipe sets 32767.",
         modes=_PROCESSES,
@@ -253,7 +253,7 @@ PARAMETERS = (
     Parameter(
         name="--monitor_interval",
         place=Place.LAUNCHER,
-        values=Number(1, 60, "s"),
+        values=Seconds(),
         default="",
         effect="Seconds between two looks at the ranks. The published recipe sets 5.",
         modes=_PROCESSES,

@@ -14,7 +14,9 @@ def findings(job: JobFile) -> list[Finding]:
 
 
 def injected(job: JobFile, table: Table) -> dict[str, str]:
-    """Returns the variables that its containers would be given."""
+    """Returns the variables that its containers would be given. Only components of MindCluster give any."""
+    if not job.row.of_mindcluster:
+        return {}
     wishes = Wishes(job)
     said = job.annotation(keys.RECOVER_STRATEGY)
     return variables(

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from rekindle.model import keys
 from rekindle.model.job import Framework, asks_for_graceful_tolerance
-from rekindle.model.training_side import TrainingSide
 from rekindle.policy.parameters.catalog import (
     ELASTIC_TRAINING,
     FAULT_SCHEDULING,
@@ -16,7 +15,7 @@ from rekindle.policy.parameters.catalog import (
 )
 from rekindle.policy.parameters.environment import Table, variables
 from rekindle.policy.parameters.findings import ANNOTATIONS, LABELS, Finding, Wishes, error, warning
-from rekindle.policy.parameters.job_file import Container, JobFile, mapping, text
+from rekindle.policy.parameters.job_file import Container, JobFile, digits, mapping, text
 
 GRACE_SECONDS = 360
 """Seconds that a pod is given to save its state. Source: MindCluster's manual."""
@@ -31,8 +30,9 @@ def check(job: JobFile) -> Iterator[Finding]:
     yield from _switches(job, wishes)
     if job.row.of_mindcluster:
         yield from _of_mindcluster(job, wishes)
-    for container in job.containers:
-        yield from _of_container(container, wishes)
+    for template in job.templates:
+        for container in template.trained:
+            yield from _of_container(container, wishes)
 
 
 def _graceful(job: JobFile, wishes: Wishes) -> Iterator[Finding]:
@@ -64,7 +64,7 @@ def _switches(job: JobFile, wishes: Wishes) -> Iterator[Finding]:
         yield warning(
             f"{ANNOTATIONS}.{keys.PLATFORM_STRATEGY}", "a platform decides about each fault, and must answer within its limits"
         )
-    if job.annotation(keys.WAIT_RESCHEDULE) is not None and not wishes.processes:
+    if job.annotation(keys.WAIT_RESCHEDULE) is not None and not wishes.processes and not wishes.words:
         yield warning(f"{ANNOTATIONS}.{keys.WAIT_RESCHEDULE}", f"no effect: {keys.RECOVER_STRATEGY} is missing")
 
 
@@ -77,10 +77,9 @@ def _of_mindcluster(job: JobFile, wishes: Wishes) -> Iterator[Finding]:
         )
         yield warning(retries, words, f'{keys.FAULT_RETRY_TIMES}: "3"')
     limit = mapping(mapping(job.document.get("spec")).get("runPolicy")).get("backoffLimit")
-    if isinstance(limit, int) and (job.label(keys.FAULT_RETRY_TIMES) or "").isdecimal():
-        times = int(job.label(keys.FAULT_RETRY_TIMES) or "0")
-        if 0 < limit < times:
-            yield warning("spec.runPolicy.backoffLimit", f"{limit} ends the job before {keys.FAULT_RETRY_TIMES}={times}")
+    times = digits(job.label(keys.FAULT_RETRY_TIMES)) or 0
+    if isinstance(limit, int) and 0 < limit < times:
+        yield warning("spec.runPolicy.backoffLimit", f"{limit} ends the job before {keys.FAULT_RETRY_TIMES}={times}")
     for template in job.templates:
         grace = template.spec.get("terminationGracePeriodSeconds")
         is_short = isinstance(grace, int) and grace < GRACE_SECONDS
@@ -92,7 +91,9 @@ def _of_mindcluster(job: JobFile, wishes: Wishes) -> Iterator[Finding]:
 def _of_volcano(job: JobFile, wishes: Wishes) -> Iterator[Finding]:
     scheduling, pods = f"{LABELS}.{FAULT_SCHEDULING}", f"{LABELS}.{keys.POD_RESCHEDULING}"
     said = job.label(FAULT_SCHEDULING)
-    if (wishes.processes or wishes.pod_rescheduling) and said in (None, "off", "external-grace", "external-force"):
+    leaves = job.label(keys.SUB_HEALTHY_STRATEGY) in ("graceExit", "forceExit")
+    restarts = wishes.pod_rescheduling or leaves or (digits(job.label(keys.FAULT_RETRY_TIMES)) or 0) > 0
+    if (wishes.processes or wishes.words or restarts) and said in (None, "off", "external-grace", "external-force"):
         words = f"{said} is not enough" if said is not None else "missing"
         yield error(
             scheduling, f"{words}: Volcano ends no pod of a fault (needed: grace or force)", f'{FAULT_SCHEDULING}: "grace"'
@@ -129,12 +130,15 @@ def _of_variables(container: Container, wishes: Wishes) -> Iterator[Finding]:
     field, value = said(TASKD_PROCESS_ENABLE)
     if wishes.processes and value == "off":
         yield error(field, "off: TaskD takes no part in recoveries", f'{TASKD_PROCESS_ENABLE}: "on"')
-    is_mindio = wishes.job.side is TrainingSide.MINDIO
-    if is_mindio and wishes.framework is Framework.MINDSPORE and wishes.processes and value is None:
+    is_mindio = wishes.job.has_taskd
+    exported = any(word.startswith(f"{TASKD_PROCESS_ENABLE}=") for word in container.words)
+    is_missing = value is None and not exported and TASKD_PROCESS_ENABLE not in container.variables
+    if is_mindio and wishes.framework is Framework.MINDSPORE and wishes.processes and is_missing:
         yield warning(
             field, "missing: with MindSpore it must be on before TaskD's manager starts", f'{TASKD_PROCESS_ENABLE}: "on"'
         )
-    if is_mindio and wishes.pod_rescheduling and not wishes.processes and value != "off":
+    has_taskd = is_mindio and wishes.framework is not Framework.TENSORFLOW
+    if has_taskd and wishes.pod_rescheduling and not wishes.processes and value != "off" and not exported:
         words = f"TaskD's manager waits for orders that never come, as {keys.RECOVER_STRATEGY} is missing"
         yield error(field, words, f'{TASKD_PROCESS_ENABLE}: "off"')
     if wishes.job.row.of_mindcluster:
@@ -145,13 +149,7 @@ def _against_the_operator(container: Container, wishes: Wishes) -> Iterator[Find
     """Yields variables that the operator sets to other values."""
     job = wishes.job
     words = (job.annotation(keys.RECOVER_STRATEGY) or "").split(",") if job.annotation(keys.RECOVER_STRATEGY) else []
-    injected = variables(
-        words,
-        wishes.framework,
-        pod_rescheduling=wishes.pod_rescheduling,
-        hot_switch=wishes.hot_switch,
-        table=Table.OPERATOR,
-    )
+    injected = variables(words, wishes.framework, table=Table.OPERATOR)  # what labels bring is merged
     for name, value in injected.items():
         written = text(container.variables.get(name))
         if written is not None and written != value and name != WATCHDOG:

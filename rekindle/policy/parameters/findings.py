@@ -9,7 +9,7 @@ from rekindle.model import keys
 from rekindle.model.job import Framework, SubHealthStrategy
 from rekindle.policy.parameters.catalog import PROCESS_LEVEL, STRATEGIES
 from rekindle.policy.parameters.job_file import JobFile
-from rekindle.policy.parameters.values import Words
+from rekindle.policy.parameters.values import LONGEST_MENDED, Words
 
 LABELS, ANNOTATIONS = "metadata.labels", "metadata.annotations"
 
@@ -48,7 +48,7 @@ class Wishes:
     @cached_property
     def words(self) -> tuple[str, ...]:
         """Words of `recover-strategy` that are meant. A wrong spelling has its own finding, and is no reason for others."""
-        said = re.split(r"[,;\s]+", self.job.annotation(keys.RECOVER_STRATEGY) or "")
+        said = re.split(r"[,;\s]+", (self.job.annotation(keys.RECOVER_STRATEGY) or "")[:LONGEST_MENDED])
         return tuple(word for word in map(Words(STRATEGIES).mended, said) if word)
 
     @property

@@ -1,8 +1,10 @@
 """Job objects as their owners write them: metadata, pod templates and containers of every kind of job that is known."""
 
+import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import yaml
@@ -13,10 +15,66 @@ from rekindle.model.job import Trait
 from rekindle.model.manifest import Loader
 from rekindle.model.training_side import TrainingSide
 
+CONTAINER = "ascend"
+"""Name of the container into which the Ascend Operator injects variables."""
+
+UNKNOWN_PODS = 2
+"""Number of pods that is assumed where another object says it."""
+
+MOST_VALUES = 200_000
+"""Maximum number of values in a document."""
+
+LONGEST_NUMBER = 18
+"""Maximum number of digits."""
+
+MOST_REPLICAS = 1_000_000
+
+UNBASED = {
+    "tag:yaml.org,2002:int": re.compile(r"[-+]?(0b[01_]+|0o?[0-7_]+|0x[0-9a-fA-F_]+|0|[1-9][0-9_]*)$"),
+    "tag:yaml.org,2002:float": re.compile(
+        r"[-+]?([0-9][0-9_]*\.[0-9_]*([eE][-+]?[0-9]+)?|\.[0-9_]+([eE][-+]?[0-9]+)?|\.(inf|Inf|INF))$|\.(nan|NaN|NAN)$"
+    ),
+}
+"""Patterns of numbers, without those in base 60."""
+
 MOST_BYTES = 4_000_000
 """Maximum size of a file. An object of Kubernetes has at most 1.5 MB."""
 
 Document = Mapping[str, Any]
+
+
+class JobLoader(Loader):
+    """YAML loader that also bounds what aliases expand to, and the length of numbers. It reads no number in base 60: Kubernetes
+    reads `81078603:30` as text."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012  # PyYAML has it there
+        first: [(tag, UNBASED.get(tag, pattern)) for tag, pattern in resolvers]
+        for first, resolvers in Loader.yaml_implicit_resolvers.items()
+    }
+
+    def compose_document(self) -> yaml.Node | None:
+        node = super().compose_document()
+        if node is not None and (count := _expanded(node, {})) > MOST_VALUES:
+            raise BadInput(f"the file has {count} values if its aliases are followed, accepted are at most {MOST_VALUES}")
+        return node
+
+    def construct_scalar(self, node: Any) -> str:
+        value: str = super().construct_scalar(node)
+        where = f"line {node.start_mark.line + 1}"
+        if node.tag == "tag:yaml.org,2002:int" and len(value) > LONGEST_NUMBER:
+            raise BadInput(f"{where}: a number of {len(value)} digits is not accepted (accepted: at most {LONGEST_NUMBER})")
+        if any("\ud800" <= letter <= "\udfff" for letter in value):
+            raise BadInput(f"{where}: a text with half a surrogate pair is not accepted")
+        return value
+
+
+def _expanded(node: yaml.Node, known: dict[int, int]) -> int:
+    """Returns the number of values of a node. One with aliases may have many more than it has lines."""
+    if id(node) not in known:
+        inside = node.value if isinstance(node, yaml.CollectionNode) else ()
+        parts = [part for one in inside for part in (one if isinstance(one, tuple) else (one,))]
+        known[id(node)] = 1 + sum(_expanded(part, known) for part in parts)
+    return known[id(node)]
 
 
 @dataclass(frozen=True)
@@ -25,6 +83,10 @@ class Container:
     name: str
     variables: Mapping[str, str | None]
     """Environment variables by name. None: the value is not in the file, such as that of a field of the pod."""
+    unquoted: frozenset[str]
+    """Variables whose value is no string."""
+    has_others: bool
+    """True if variables come from elsewhere (`envFrom`)."""
     words: tuple[str, ...]
     """Command and arguments, and the words of a script that a shell is given."""
     ports: Mapping[str, Any]
@@ -43,6 +105,16 @@ class Template:
     annotations: Mapping[str, Any]
     spec: Document
     containers: tuple[Container, ...]
+
+    @property
+    def trained(self) -> tuple[Container, ...]:
+        """Container of the ranks: that with the name the Ascend Operator asks for, or with accelerators, or the first one."""
+        specs = sequence(self.spec.get("containers"))
+        ranked = sorted(
+            zip(self.containers, specs, strict=False),
+            key=lambda pair: (pair[0].name != CONTAINER, not mapping(mapping(pair[1]).get("resources")).get("limits")),
+        )
+        return tuple(container for container, _ in ranked[:1])
 
 
 @dataclass(frozen=True)
@@ -81,6 +153,11 @@ class JobFile:
         """Training side of the job. An unknown one has its own finding, and counts as the usual one of the kind."""
         said = self.annotation(keys.TRAINING_SIDE)
         return TrainingSide(said) if said in set(TrainingSide) else self.row.side
+
+    @property
+    def has_taskd(self) -> bool:
+        """Returns whether TaskD and MindIO are its training side."""
+        return self.side is TrainingSide.MINDIO
 
     @property
     def is_manager(self) -> bool:
@@ -125,7 +202,7 @@ def _of_job_set(spec: Document) -> Iterator[tuple[str, str, object, object]]:
 def _of_trainer(spec: Document) -> Iterator[tuple[str, str, object, object]]:
     trainer = mapping(spec.get("trainer"))
     container = {key: trainer[key] for key in ("image", "command", "args", "env") if key in trainer}
-    yield "spec.trainer", "node", trainer.get("numNodes", 1), {"spec": {"containers": [{"name": "node", **container}]}}
+    yield "spec.trainer", "node", trainer.get("numNodes", UNKNOWN_PODS), {"spec": {"containers": [{"name": "node", **container}]}}
 
 
 def _of_training_job(spec: Document) -> Iterator[tuple[str, str, object, object]]:
@@ -166,7 +243,7 @@ def jobs_of(content: str) -> list[JobFile]:
     Raises:
         BadInput: it is not YAML, or there is no job of a known kind in it.
     """
-    documents = [one for one in _documents(content) if isinstance(one, dict)]
+    documents = [one for one in _unfolded(_documents(content)) if isinstance(one, dict)]
     jobs = (_job(one, *named, tuple(documents)) for one in documents if (named := _kind(one)) is not None)
     found = [job for job in jobs if not job.is_manager]
     if not found:
@@ -180,9 +257,16 @@ def _documents(content: str) -> list[object]:
     if len(content) > MOST_BYTES:
         raise BadInput(f"the file has {len(content)} characters, accepted are at most {MOST_BYTES}")
     try:
-        return list(yaml.load_all(content, Loader))
+        return list(yaml.load_all(content, JobLoader))
     except (yaml.YAMLError, *MALFORMED) as error:
         raise BadInput(f"the file is not YAML: {type(error).__name__}: {error}") from error
+
+
+def _unfolded(documents: list[object]) -> Iterator[object]:
+    """Yields all objects, those of lists too, as `kubectl get -o yaml` prints them."""
+    for document in documents:
+        of = mapping(document)
+        yield from sequence(of.get("items")) if str(of.get("kind", "")).endswith("List") else (document,)
 
 
 def _kind(document: Document) -> tuple[str, KindRow] | None:
@@ -199,7 +283,7 @@ def _job(document: Document, kind: str, row: KindRow, others: tuple[Document, ..
         document=document,
         kind=kind,
         row=row,
-        name=text(metadata.get("name")) or "",
+        name=text(metadata.get("name")) or text(metadata.get("generateName")) or "",
         labels=mapping(metadata.get("labels")),
         annotations=mapping(metadata.get("annotations")),
         templates=tuple(_template(*found) for found in row.templates(mapping(document.get("spec")))),
@@ -230,20 +314,36 @@ def _container(path: str, number: int, container: Document) -> Container:
     return Container(
         path=own,
         name=text(container.get("name")) or "",
-        variables={str(one.get("name", "")): None if "valueFrom" in one else text(one.get("value", "")) for one in variables},
-        words=tuple(_words([*sequence(container.get("command")), *sequence(container.get("args"))])),
+        variables={str(one.get("name", "")): None if "valueFrom" in one else as_text(one.get("value", "")) for one in variables},
+        unquoted=frozenset(
+            str(one.get("name", "")) for one in variables if "valueFrom" not in one and not isinstance(one.get("value", ""), str)
+        ),
+        has_others=bool(container.get("envFrom")),
+        words=_words(tuple(map(as_text, [*sequence(container.get("command")), *sequence(container.get("args"))]))),
         ports={str(one.get("name", "")): one.get("containerPort") for one in ports},
         mounts={str(one.get("name", "")): str(one.get("mountPath", "")) for one in mounts},
     )
 
 
-def _words(arguments: list[object]) -> Iterator[str]:
-    """Yields the words of a command line. An argument with blanks is a script for a shell."""
-    for argument in map(str, arguments):
-        try:
-            yield from shlex.split(argument, comments=True) if any(map(str.isspace, argument)) else [argument]
-        except ValueError:  # quotes that do not end: a shell will refuse it
-            yield from argument.split()
+@lru_cache(maxsize=64)
+def _words(arguments: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the words of a command line. An argument with blanks is a script for a shell."""
+    return tuple(
+        word for argument in arguments for word in (_of_script(argument) if " " in argument or "\n" in argument else [argument])
+    )
+
+
+def _of_script(script: str) -> Iterator[str]:
+    """Yields the words of a script, and those inside its assignments and quotes."""
+    joined = script.replace("\\\n", " ")
+    lexer = shlex.shlex(joined, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    try:
+        found = list(lexer)
+    except ValueError:  # quotes that do not end, such as those of a text inside
+        found = joined.split()
+    for word in found:
+        yield from re.sub(r"^\w+=(?=--)", "", word).split()
 
 
 def mapping(value: object) -> Document:
@@ -259,6 +359,21 @@ def text(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
+def as_text(value: object) -> str:
+    """Returns a value of the file as people write it, at most a few words of a list or a mapping."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return value
+    return "" if value is None or isinstance(value, list | dict) else str(value)
+
+
 def number_of(value: object) -> int:
     """Returns a number of replicas. 1: the file has none."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 1
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_number and isinstance(value, int) and 0 <= value <= MOST_REPLICAS else 1
+
+
+def digits(value: object) -> int | None:
+    """Returns the number that a text is. None: it is none, or too long."""
+    return int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}", value, re.ASCII) else None

@@ -17,7 +17,7 @@ from rekindle.model.state import JobState
 from rekindle.policy.modes.chances import Chance, chances
 from rekindle.policy.parameters.catalog import PARAMETERS
 from rekindle.policy.parameters.findings import Finding, error
-from rekindle.policy.parameters.job_file import JobFile, mapping, sequence
+from rekindle.policy.parameters.job_file import JobFile, as_text, digits, mapping, sequence
 
 ACCELERATORS = ("huawei.com/Ascend910", "huawei.com/npu", "nvidia.com/gpu", "amd.com/gpu")
 """Extended resources of which a pod has as many as ranks, unless an annotation says otherwise."""
@@ -62,6 +62,8 @@ def modes(job: JobFile) -> tuple[Chance, ...]:
 def _object(job: JobFile) -> JobObject:
     metadata = mapping(job.document.get("metadata"))
     labels, annotations = _strings(job.labels), _strings(job.annotations)
+    if job.row.of_mindcluster and keys.RECOVER_STRATEGY in annotations:
+        labels.setdefault(keys.PROCESS_RECOVER_ENABLE, "on")  # as the Ascend Operator does
     variables = {name: value or "" for container in job.containers for name, value in container.variables.items()}
     return JobObject(
         kind=job.kind,
@@ -88,12 +90,12 @@ def _strings(written: Mapping[str, Any]) -> dict[str, str]:
 
 def _ranks_per_pod(job: JobFile) -> int:
     said = job.annotation(keys.RANKS_PER_POD)
-    if said is not None and said.isdecimal() and int(said) > 0:
-        return int(said)
+    if ranks := digits(said):
+        return ranks
     for template in job.templates:
         for container in sequence(template.spec.get("containers")):
             limits = mapping(mapping(mapping(container).get("resources")).get("limits"))
             for name in ACCELERATORS:
-                if str(limits.get(name, "")).isdecimal() and int(limits[name]) > 0:
-                    return int(limits[name])
+                if devices := digits(as_text(limits.get(name, ""))):
+                    return devices
     return 1

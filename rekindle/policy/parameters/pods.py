@@ -4,13 +4,11 @@ from collections.abc import Iterator
 
 from rekindle.model import keys
 from rekindle.model.job import Framework
-from rekindle.model.training_side import TrainingSide
 from rekindle.policy.parameters.catalog import TTP_PORT
 from rekindle.policy.parameters.findings import ANNOTATIONS, LABELS, Finding, Wishes, error, warning
-from rekindle.policy.parameters.job_file import Container, JobFile, Template, mapping, sequence, text
+from rekindle.policy.parameters.job_file import CONTAINER, Container, JobFile, Template, as_text, mapping, sequence, text
+from rekindle.policy.parameters.values import quoted
 
-CONTAINER = "ascend"
-"""Name of the container into which the Ascend Operator injects variables."""
 TASKD_PORT, TASKD_PORT_NAME = 9601, "taskd-port"
 TTP_PORT_NAME = "ttp-port"
 RESET_MOUNT = "/user/restore/reset/config"
@@ -21,7 +19,7 @@ RANK_TABLES = "/user/mindx-dl/ranktable"
 LEADER = {Framework.PYTORCH: "Master", Framework.MINDSPORE: "Scheduler", Framework.TENSORFLOW: "Chief"}
 """Type of the replica that leads, by framework."""
 TORCHRUN = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
-MANAGERS = ("manager.py", "rekindle-manager", "rekindle-train", "rekindle_training")
+MANAGERS = ("manager.py", "init_taskd_manager", "rekindle-manager", "rekindle-train", "rekindle_training")
 """Names in a command line of what starts the job's manager, or the ranks together with it."""
 
 
@@ -31,30 +29,36 @@ def check(job: JobFile) -> Iterator[Finding]:
         yield error("spec", f"no pod template is there, and a {job.kind} has one")
     if wishes.processes and 0 < sum(template.replicas for template in job.templates) < 2:
         yield warning("spec", "the job has one pod: no other pod can give a new one its state")
-    for template in job.templates:
-        if not template.containers:
-            yield error(template.path, "no container is there")
-        yield from _commands(template, wishes)
+    yield from (error(template.path, "no container is there") for template in job.templates if not template.containers)
+    yield from _commands(job, wishes)
     if job.kind == "AscendJob":
         yield from _of_operator(job, wishes)
-    if job.side is TrainingSide.MINDIO and wishes.processes:
-        for template in job.templates:
-            yield from _restarts(job, template)
-            yield from _of_taskd(template)
-            yield from _mounts(job, template)
-        yield from _reset_config(job)
+    if job.has_taskd and wishes.processes:
+        yield from _of_mindio(job)
 
 
-def _commands(template: Template, wishes: Wishes) -> Iterator[Finding]:
-    for container in template.containers:
-        line = " ".join(container.words)
-        if wishes.processes and any(word in line for word in TORCHRUN) and not any(word in line for word in MANAGERS):
-            is_mindio = wishes.job.side is TrainingSide.MINDIO
-            starts = "start manager.py beside it" if is_mindio else "start the ranks with rekindle-train"
-            yield warning(
-                f"{container.path}.command",
-                f"torchrun is started without a manager, so that no order reaches its ranks: {starts}",
-            )
+def _of_mindio(job: JobFile) -> Iterator[Finding]:
+    for template in job.templates:
+        if len(template.containers) > 1:
+            words = f"{len(template.containers)} containers: processes are recovered in pods with one container only"
+            yield error(f"{template.path}.spec.containers", words)
+        yield from _restarts(job, template)
+        yield from _of_taskd(template)
+        yield from _mounts(job, template)
+    yield from _reset_config(job)
+
+
+def _commands(job: JobFile, wishes: Wishes) -> Iterator[Finding]:
+    """Yields a start of ranks that no manager knows. The pod of the first rank starts it for all."""
+    lines = [(container.path, " ".join(container.words)) for container in job.containers]
+    if not wishes.processes or any(word in line for _, line in lines for word in MANAGERS):
+        return
+    is_mindio = job.has_taskd
+    starts = "start manager.py beside it" if is_mindio else "start the ranks with rekindle-train"
+    for path, line in lines:
+        if any(word in line for word in TORCHRUN):
+            words = f"torchrun is started without a manager, so that no order reaches its ranks: {starts}"
+            yield warning(f"{path}.command", words)
 
 
 def _restarts(job: JobFile, template: Template) -> Iterator[Finding]:
@@ -80,37 +84,35 @@ def _of_operator(job: JobFile, wishes: Wishes) -> Iterator[Finding]:
         elif template.role not in (*leaders, "Worker"):
             yield error(field, f"unknown type (accepted: {wanted}, Worker)")
         elif template.role in leaders and template.replicas != 1:
-            yield error(f"{field}.replicas", f"{template.replicas} are too many: there is one {template.role}", "1")
+            yield error(f"{field}.replicas", f"{template.replicas} is not accepted: there is one {template.role}", "1")
         yield from _containers(template, wishes)
     if roles and wanted not in roles and sum(template.replicas for template in job.templates) > 1:
         yield error("spec.replicaSpecs", f"no {wanted} is there, which leads a job of {wishes.framework}")
-    success = mapping(job.document.get("spec")).get("successPolicy", "")
+    success = mapping(job.document.get("spec")).get("successPolicy") or ""
     if success not in ("", "AllWorkers"):
-        yield error("spec.successPolicy", f"{success!r} is not accepted (accepted: AllWorkers, or none)")
+        yield error("spec.successPolicy", f"{quoted(as_text(success))} is not accepted (accepted: AllWorkers, or none)")
 
 
 def _containers(template: Template, wishes: Wishes) -> Iterator[Finding]:
     named = [container for container in template.containers if container.name == CONTAINER]
     if template.containers and not named:
         yield error(f"{template.path}.spec.containers", f"none is called {CONTAINER}, into which variables are injected")
-    if wishes.processes and len(template.containers) > 1:
-        words = f"{len(template.containers)} containers: processes are recovered in pods with one container only"
-        yield error(f"{template.path}.spec.containers", words)
     for container in sequence(template.spec.get("containers")):
         if not mapping(container).get("image"):
             yield error(f"{template.path}.spec.containers", f"{mapping(container).get('name', 'a container')} has no image")
 
 
 def _of_taskd(template: Template) -> Iterator[Finding]:
-    for container in template.containers[:1]:
+    for container in template.trained:
         field, ports = f"{container.path}.ports", container.ports
         if TASKD_PORT_NAME not in ports and TASKD_PORT not in ports.values():
             fix = f"- {{name: {TASKD_PORT_NAME}, containerPort: {TASKD_PORT}}}"
             yield error(field, f"{TASKD_PORT_NAME} is missing, on which TaskD's manager is reached", fix)
         elif ports.get(TASKD_PORT_NAME, TASKD_PORT) != TASKD_PORT:
-            yield error(field, f"{TASKD_PORT_NAME} is {ports[TASKD_PORT_NAME]}, and TaskD's manager listens on {TASKD_PORT}")
+            said = quoted(as_text(ports[TASKD_PORT_NAME]))
+            yield error(field, f"{TASKD_PORT_NAME} is {said}, and TaskD's manager listens on the number {TASKD_PORT}")
         yield from _ttp(container)
-        if "POD_IP" not in container.variables:
+        if "POD_IP" not in container.variables and not container.has_others:
             fix = "- {name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}"
             yield error(f"{container.path}.env.POD_IP", "missing: MindIO's controller listens there", fix)
 
@@ -124,14 +126,15 @@ def _ttp(container: Container) -> Iterator[Finding]:
             f"- {{name: {TTP_PORT_NAME}, containerPort: {said or 8000}}}",
         )
     if said == "":
-        yield error(f"{container.path}.env.{TTP_PORT}", "missing", f'{TTP_PORT}: "{port or 8000}"')
+        if not container.has_others:
+            yield error(f"{container.path}.env.{TTP_PORT}", "missing", f'{TTP_PORT}: "{port or 8000}"')
     elif port is not None and said is not None and said != str(port):
         yield error(f"{container.path}.env.{TTP_PORT}", f"{said} differs from the port {TTP_PORT_NAME}, {port}", f'"{port}"')
 
 
 def _mounts(job: JobFile, template: Template) -> Iterator[Finding]:
     volumes = {str(mapping(one).get("name", "")): mapping(one) for one in sequence(template.spec.get("volumes"))}
-    for container in template.containers[:1]:
+    for container in template.trained:
         mounted = {path.rstrip("/"): name for name, path in container.mounts.items()}
         if RESET_MOUNT not in mounted:
             words = f"{RESET_MOUNT} is missing, where TaskD reads what to do"
@@ -142,15 +145,19 @@ def _mounts(job: JobFile, template: Template) -> Iterator[Finding]:
                 field = f"{template.path}.spec.volumes.{mounted[RESET_MOUNT]}"
                 yield error(field, f"configMap {source!r} is not the job's", f"name: {_reset_name(job)}")
         if RANK_TABLE_MOUNT in mounted:
-            path = str(mapping(volumes.get(mounted[RANK_TABLE_MOUNT], {}).get("hostPath")).get("path", ""))
-            if path.rstrip("/") != (own := f"{RANK_TABLES}/{_namespace(job)}.{job.name}"):
+            volume = volumes.get(mounted[RANK_TABLE_MOUNT], {})
+            path = str(mapping(volume.get("hostPath")).get("path", "")).rstrip("/")
+            own = f"{RANK_TABLES}/{_namespace(job)}.{job.name}"
+            is_own = path == own or (not _has_namespace(job) and path.endswith(f".{job.name}"))
+            if not is_own and mapping(volume.get("configMap")).get("name") != f"rings-config-{job.name}":
                 field = f"{template.path}.spec.volumes.{mounted[RANK_TABLE_MOUNT]}"
                 yield error(field, f"{path!r} is not where the rank table of this job is", f"path: {own}")
 
 
 def _reset_config(job: JobFile) -> Iterator[Finding]:
     def is_it(name: object, namespace: object) -> bool:
-        return name == _reset_name(job) and (namespace or "default") == _namespace(job)
+        is_near = (namespace or "default") == _namespace(job) or not _has_namespace(job) or not namespace
+        return name == _reset_name(job) and is_near
 
     maps = [mapping(one.get("metadata")) for one in job.others if one.get("kind") == "ConfigMap"]
     if not any(is_it(one.get("name"), one.get("namespace")) for one in maps):
@@ -160,6 +167,11 @@ def _reset_config(job: JobFile) -> Iterator[Finding]:
 
 def _reset_name(job: JobFile) -> str:
     return f"reset-config-{job.name}"
+
+
+def _has_namespace(job: JobFile) -> bool:
+    """Returns whether the file says its namespace. Otherwise it is that in which it is applied."""
+    return bool(mapping(job.document.get("metadata")).get("namespace"))
 
 
 def _namespace(job: JobFile) -> str:

@@ -8,11 +8,13 @@ from rekindle.model.bounds import cut
 from rekindle.model.problems import MOST_GUESSED, did_you_mean
 from rekindle.policy.parameters.catalog import Parameter, Place, at
 from rekindle.policy.parameters.findings import ANNOTATIONS, LABELS, Finding, error, warning
-from rekindle.policy.parameters.job_file import Container, JobFile
+from rekindle.policy.parameters.job_file import Container, JobFile, as_text
 from rekindle.policy.parameters.values import QUOTED
 
 _LABELS, _ANNOTATIONS = at(Place.LABEL), at(Place.ANNOTATION)
 _VARIABLES, _FLAGS, _LAUNCHER = at(Place.VARIABLE), at(Place.SCRIPT), at(Place.LAUNCHER)
+SAID_ELSEWHERE = {(keys.HOT_RESET, "1"), (keys.PROCESS_RECOVER_ENABLE, "pause")}
+"""Wrong values of which the contradictions say more."""
 _OWN_LABELS = {*_LABELS, *keys.LABELS}
 _OWN_ANNOTATIONS = {*_ANNOTATIONS, *keys.ANNOTATIONS, keys.HOT_RESET}
 
@@ -31,7 +33,7 @@ def check(job: JobFile) -> Iterator[Finding]:
                     f"{template.path}.metadata.{where}.{key}", f"not read on pods: set it in metadata.{where} of the job"
                 )
     for container in job.containers:
-        yield from _variables(container)
+        yield from _variables(job, container)
         yield from _arguments(container)
 
 
@@ -40,7 +42,7 @@ def _shape(job: JobFile) -> Iterator[Finding]:
     if not isinstance(metadata, dict):
         yield error("metadata", "must be a mapping with a name")
         return
-    if not job.name:
+    if not job.name:  # nor generateName
         yield error("metadata.name", "missing")
     for part in ("labels", "annotations"):
         if not isinstance(metadata.get(part), dict | None):
@@ -58,7 +60,7 @@ def _metadata(
     for key, value in written.items():
         field, (other, theirs) = f"{where}.{cut(str(key), QUOTED)}", elsewhere
         if not isinstance(value, str):
-            yield error(field, f"{_as_yaml(value)} is no string", f'{key}: "{_as_yaml(value)}"')
+            yield _unquoted(field, str(key), value, parameters.get(str(key)))
         elif key in parameters:
             yield from _value(field, parameters[key], value)
         elif key in theirs and key not in known:
@@ -69,31 +71,42 @@ def _metadata(
                 yield error(field, f"unknown, and ignored{words}")
 
 
+def _unquoted(field: str, key: str, value: object, parameter: Parameter | None) -> Finding:
+    """Returns the finding of a value that is no string. YAML reads `on` and `off` without quotes as truth values."""
+    meant = as_text(value)
+    if parameter is not None:
+        meant = ",".join(map(as_text, value)) if isinstance(value, list) else parameter.values.mended(meant) or meant
+    kind = "a list" if isinstance(value, list) else "a mapping" if isinstance(value, dict) else "an empty value"
+    said = cut(as_text(value), QUOTED) or kind
+    return error(field, f"{said} is no string", f'{key}: "{meant}"' if meant else "")
+
+
 def _value(field: str, parameter: Parameter, value: str) -> Iterator[Finding]:
-    if problem := parameter.values.problem(value):
+    problem = parameter.values.problem(value)
+    if problem and (parameter.name, value) not in SAID_ELSEWHERE and "$" not in value:
         mended = parameter.values.mended(value)
         fix = f'{parameter.name}: "{mended}"' if mended else ""
         yield error(field, f"{problem} (accepted: {parameter.values.accepted})", fix)
 
 
-def _as_yaml(value: object) -> str:
-    """Returns a value as it was probably written. YAML reads `on` and `off` without quotes as truth values."""
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return cut(str(value), QUOTED)
-
-
-def _variables(container: Container) -> Iterator[Finding]:
+def _variables(job: JobFile, container: Container) -> Iterator[Finding]:
+    guessed = 0
     for name, value in container.variables.items():
         field = f"{container.path}.env.{cut(name, QUOTED)}"
+        if name in container.unquoted:
+            yield error(field, f"{cut(value or '', QUOTED) or 'its value'} is no string", f'{name}: "{value}"' if value else "")
         if name in _VARIABLES:
             if value is not None:
                 yield from _value(field, _VARIABLES[name], value)
-        elif words := did_you_mean(name, _VARIABLES):
-            yield error(field, f"unknown, and ignored{words}")
+        elif job.has_taskd and guessed < MOST_GUESSED:
+            guessed += 1
+            alike = [known for known in _VARIABLES if known[0] == name[:1]]  # HTTP_PORT is no TTP_PORT
+            if words := did_you_mean(name, alike):
+                yield error(field, f"unknown, and ignored{words}")
 
 
 def _arguments(container: Container) -> Iterator[Finding]:
+    guessed = 0
     for number, word in enumerate(container.words):
         name, assigned, value = word.partition("=")
         if not name.startswith("--"):
@@ -105,5 +118,7 @@ def _arguments(container: Container) -> Iterator[Finding]:
         elif (launcher := _LAUNCHER.get(name.replace("-", "_").replace("__", "--", 1))) is not None:
             following = container.words[number + 1] if number + 1 < len(container.words) else ""
             yield from _value(field, launcher, value if assigned else following)
-        elif name.startswith("--enable") and (words := did_you_mean(name, _FLAGS)):
-            yield error(field, f"unknown to MindSpeed{words}")
+        elif name.startswith("--enable") and guessed < MOST_GUESSED:
+            guessed += 1
+            if words := did_you_mean(name, _FLAGS):
+                yield error(field, f"unknown to MindSpeed{words}")

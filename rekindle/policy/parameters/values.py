@@ -7,8 +7,13 @@ from typing import Any, Protocol
 from rekindle.model.bounds import cut
 from rekindle.model.problems import did_you_mean
 
+SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
+
 YAML_WORDS = {"yes": "on", "true": "on", "no": "off", "false": "off"}
 """Other words for truth values, where `on` and `off` are meant."""
+
+LONGEST_MENDED = 500
+"""Maximum length of a value for which another one is proposed."""
 
 QUOTED = 80
 """Maximum number of bytes of a wrong value in a message."""
@@ -48,6 +53,8 @@ class Words:
         return "" if value in self.words else f"{quoted(value)} is not accepted"
 
     def mended(self, value: str) -> str:
+        if len(value) > LONGEST_MENDED:
+            return ""
         plain = YAML_WORDS.get(value.strip().lower(), value.strip())
         same = (word for word in self.words if word and word.lower() == plain.lower())
         return next(same, "") or next((word for word in self.words if did_you_mean(plain, [word])), "")
@@ -92,6 +99,8 @@ class WordList:
         return inside.split(",") if inside else []
 
     def mended(self, value: str) -> str:
+        if len(value) > LONGEST_MENDED:
+            return ""
         before, after = self.brackets
         meant = [Words(self.words).mended(word) for word in re.split(r"[,;\s]+", value.strip(before + after + " ")) if word]
         return before + ",".join(dict.fromkeys(meant)) + after if meant and all(meant) else ""
@@ -120,7 +129,7 @@ class Number:
         return "" if self.least <= int(value) <= self.most else f"{value} is out of range"
 
     def mended(self, value: str) -> str:
-        found = re.fullmatch(r"\s*([0-9]{1,18})\s*(s|sec|seconds)?\s*", value, re.ASCII)
+        found = re.fullmatch(r"([0-9]{1,18}) ?(s|sec|seconds)?", cut(value, QUOTED).strip(), re.ASCII)
         return str(min(max(int(found[1]), self.least), self.most)) if found else ""
 
 
@@ -152,6 +161,24 @@ class Timed:
     def mended(self, value: str) -> str:
         joined = ",".join(entry.strip() for entry in value.split(",") if entry.strip())
         return joined if joined != value and not self.problem(joined) else ""
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """A number of seconds above 0, which may have a fraction."""
+
+    accepted: str = "a number of seconds above 0"
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": SECONDS.pattern}
+
+    def problem(self, value: str) -> str:
+        is_one = SECONDS.fullmatch(value) is not None and float(value) > 0
+        return "" if is_one else f"{quoted(value)} is not accepted"
+
+    def mended(self, value: str) -> str:
+        return ""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from rekindle.model.dialogue import Strategy
 from rekindle.model.job import Capability, Job, SubHealthStrategy, Trait
-from rekindle.model.keys import PROCESS_RECOVER_ENABLE
+from rekindle.model.keys import PROCESS_RECOVER_ENABLE, RECOVER_STRATEGY
 from rekindle.model.stress import Op
 from rekindle.policy.training_sides.row import Readiness, TrainingSideRow
 
@@ -34,7 +34,9 @@ def _usually_allows(job: Job, strategy: str) -> bool:
 
 
 def _registers(job: Job) -> bool:
-    return job.labels.get(PROCESS_RECOVER_ENABLE) == "on" or job.sub_health is SubHealthStrategy.HOT_SWITCH
+    """Returns whether processes are recovered. Where strategies are named, the Ascend Operator labels the PodGroup only."""
+    said = job.labels.get(PROCESS_RECOVER_ENABLE, "on" if RECOVER_STRATEGY in job.annotations else "")
+    return said == "on" or job.sub_health is SubHealthStrategy.HOT_SWITCH
 
 
 MINDIO = TrainingSideRow(

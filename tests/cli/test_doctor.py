@@ -1,0 +1,145 @@
+"""`rekindle doctor` finds the link of an installation that is broken, and says how to mend it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+
+import pytest
+import pytest_asyncio
+from temporalio.api.operatorservice.v1 import RemoveSearchAttributesRequest
+from temporalio.client import Client
+from temporalio.testing import WorkflowEnvironment
+
+from rekindle import doctor
+from rekindle.client import Rekindle
+from rekindle.deployment import Deployment, Version
+from rekindle.doctor import Health, Link, examine
+from rekindle.ids import Updates
+from rekindle.model.attachment import Attachment
+from rekindle.model.explained import NodesNow
+from rekindle.nodes import Nodes
+from rekindle.temporal import Attributes, plugin, register_attributes
+from tests.fakes.peer import Script
+from tests.support.harness import Harness, a_job, harness, training
+from tests.support.temporal import skipping_server
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def own_server() -> AsyncIterator[WorkflowEnvironment]:
+    """Others need their attributes, and have workers."""
+    env = await skipping_server()
+    yield env
+    await env.shutdown()
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> Version:
+    """A control worker that is current and asks for work. Tests have workers without a version."""
+    version = Version(build_id="0.1.0-abc", current=True, asked_at=datetime.now(UTC))
+
+    async def read(_: Client) -> Deployment:
+        return Deployment(versions=(version,))
+
+    async def look(_: Nodes) -> NodesNow:
+        return NodesNow(count=4)
+
+    monkeypatch.setattr(doctor, "read_deployment", read)
+    monkeypatch.setattr(Nodes, "look", look)
+    return version
+
+
+async def links(client: Client) -> dict[str, Link]:
+    return {link.name: link async for link in examine(Rekindle(client))}
+
+
+async def test_a_namespace_that_is_missing_is_named(own_server: WorkflowEnvironment) -> None:
+    """Nothing else is examined, as nothing else can be."""
+    address = own_server.client.service_client.config.target_host
+    client = await Client.connect(address, namespace="elsewhere", plugins=[plugin()])
+    found = await links(client)
+    assert list(found) == ["Temporal"]
+    assert found["Temporal"].health is Health.FAILED
+    assert "namespace elsewhere" in found["Temporal"].words
+    assert "temporal operator namespace create elsewhere" in found["Temporal"].mend
+
+
+async def test_a_server_without_a_control_worker_says_how_to_start_one(own_server: WorkflowEnvironment) -> None:
+    """What depends on it is left out."""
+    found = await links(own_server.client)
+    assert [(name, link.health) for name, link in found.items()] == [
+        ("Temporal", Health.OK),
+        ("search attributes", Health.OK),
+        ("control worker", Health.FAILED),
+    ]
+    assert "none has ever started" in found["control worker"].words
+    assert "rekindle dev" in found["control worker"].mend
+
+
+async def test_missing_attributes_come_with_the_commands_that_create_them(own_server: WorkflowEnvironment) -> None:
+    """Lists of jobs and recoveries are made by them."""
+    name = Attributes.NODE.name
+    request = RemoveSearchAttributesRequest(namespace=own_server.client.namespace, search_attributes=[name])
+    await own_server.client.operator_service.remove_search_attributes(request)
+    found = (await links(own_server.client))["search attributes"]
+    await register_attributes(own_server.client, [name])
+    assert (found.health, found.words) == (Health.FAILED, f"missing: {name}")
+    assert found.mend == f"temporal operator search-attribute create --name {name} --type KeywordList"
+
+
+async def test_a_control_worker_of_another_release_is_a_warning(own_server: WorkflowEnvironment, served: Version) -> None:
+    """Without a job neither the watcher nor a gateway is seen."""
+    found = await links(own_server.client)
+    assert found["version of this command"].health is Health.OK
+    assert found["cluster"].words == "the control worker reads it: 4 nodes, 4 of them well"
+    assert found["jobs"].health is Health.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("version", "words", "mend"),
+    [
+        (Version(build_id="0.1.0-abc"), "no version is current", "rekindle versions use 0.1.0-abc"),
+        (Version(build_id="0.1.0-abc", current=True), "is current and has no worker", "rekindle-control"),
+    ],
+)
+async def test_a_version_that_does_no_work_is_found(
+    version: Version, words: str, mend: str, own_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New recoveries begin on the current version only."""
+
+    async def read(_: Client) -> Deployment:
+        return Deployment(versions=(version,))
+
+    monkeypatch.setattr(doctor, "read_deployment", read)
+    found = (await links(own_server.client))["control worker"]
+    assert found.health is Health.FAILED
+    assert words in found.words
+    assert mend in found.mend
+
+
+async def test_the_gateway_of_a_job_is_examined(temporal: WorkflowEnvironment, served: Version) -> None:
+    """It holds the job's stream, and asks for work. It is found when it does not."""
+    async with training(temporal, a_job(), Script()) as (world, _peer):
+        name = f"gateway {world.gateway.name}"
+        await listed(world)
+        link = (await links(temporal.client))[name]
+        assert (link.health, link.words) == (Health.OK, "holds the streams of 1 job, and asks for work")
+        attachment = Attachment(queue="gateway/gone", session="session-gone", since=datetime.now(UTC))
+        await world.tell(Updates.ATTACH, attachment)
+        link = (await links(temporal.client))["gateway gone"]
+        assert (link.health, "has not asked for work" in link.words) == (Health.FAILED, True)
+
+
+async def test_a_job_without_a_stream_is_named(temporal: WorkflowEnvironment, served: Version) -> None:
+    """Only restarts recover it."""
+    async with harness(temporal, a_job()) as world:
+        await listed(world)
+        found = await links(temporal.client)
+        assert found["training sides"].health is Health.WARNING
+        assert world.job.name in found["training sides"].words
+
+
+async def listed(world: Harness) -> None:
+    """Waits until the server lists the job."""
+    async with asyncio.timeout(60):
+        while world.job.id not in {row.id for row in await Rekindle(world.client).jobs()}:
+            await asyncio.sleep(0.03)
