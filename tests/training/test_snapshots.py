@@ -46,11 +46,13 @@ def sharded(job: Job) -> Job:
 async def kept(job: Job, step: int) -> None:
     """Waits until each rank has its snapshot of a step and that of another rank."""
     memories = [memory_of(job, rank) for rank in range(WORLD)]
-    async with asyncio.timeout(60):
-        while not all(
-            any(copy.step == step for copy in memory.copies(kind)) for memory in memories for kind in (Kind.OWN, Kind.KEPT)
-        ):
-            await asyncio.sleep(0.01)  # polling, as the memory is that of other processes
+    steps: list[list[int]] = []
+    for _ in range(6000):
+        steps = [[copy.step for copy in memory.copies(kind)] for memory in memories for kind in (Kind.OWN, Kind.KEPT)]
+        if all(step in of_rank for of_rank in steps):
+            return
+        await asyncio.sleep(0.01)  # polling, as the memory is that of other processes
+    raise AssertionError(f"steps of the copies, own and kept, by rank: {steps}")
 
 
 async def finals(beside: Standalone) -> list[str]:
@@ -409,6 +411,23 @@ def test_memory_that_is_reserved_is_there_before_the_first_copy() -> None:
     copy_of(memory, 3)
     assert memory.capacity == (2 << 20) + mmap.PAGESIZE  # that of its header
     assert [copy.step for copy in memory.copies(Kind.OWN)] == [3]
+
+
+async def test_a_keeper_drops_a_copy_that_not_all_ranks_have_when_the_next_one_is_offered() -> None:
+    """It may receive the next one before it takes its own snapshot of that step, and must not drop that one then."""
+    ours, theirs = (SnapshotMemory(os.memfd_create("rekindle-snapshots-of-a-test")) for _ in range(2))
+    lines, keeper = SnapshotLines(ours, 0, "127.0.0.1"), SnapshotLines(theirs, 1, "127.0.0.1")
+    keeper.begin(None)
+    lines.begin(keeper.address)
+    try:
+        for step, common in ((3, -1), (6, 3), (9, 3)):
+            assert await asyncio.to_thread(lines.send, copy_of(ours, step), common)
+            theirs.forget(common, (Kind.OWN,))
+            assert theirs.copies(Kind.KEPT)[0].step == step
+        assert [copy.step for copy in theirs.copies(Kind.KEPT)] == [9, 3]
+    finally:
+        lines.close()
+        keeper.close()
 
 
 async def test_a_connection_that_was_cut_is_made_again_for_the_next_copy() -> None:

@@ -9,7 +9,7 @@ import mmap
 import os
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -110,10 +110,10 @@ class SnapshotMemory:
             self._drop(copy.place)
         return None
 
-    def forget(self, after: int = -1) -> None:
-        """Drops the copies of all steps after this one."""
+    def forget(self, after: int = -1, kinds: Iterable[Kind] = tuple(Kind)) -> None:
+        """Drops the copies of these kinds of all steps after this one."""
         with self._lock:
-            for copy in self._all():
+            for copy in (copy for kind in kinds for copy in self.copies(kind)):
                 if copy.step > after:
                     self._drop(copy.place)
 
@@ -125,9 +125,6 @@ class SnapshotMemory:
     @doubted.setter
     def doubted(self, doubted: bool) -> None:
         os.pwrite(self.descriptor, b"\1" if doubted else b"\0", _DOUBT)
-
-    def _all(self) -> Iterator[Copy]:
-        return (copy for kind in Kind for copy in self.copies(kind))
 
     def _header(self, place: int) -> Copy | None:
         header = os.pread(self.descriptor, _HEADER.size, place * _STRIDE)

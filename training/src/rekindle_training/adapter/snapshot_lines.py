@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 CONNECT_SECONDS = 10.0
 _GREETING = struct.Struct("!16sq")
 """Token of the rank that is called, and rank of the caller."""
-_OFFER = struct.Struct("!qQQ")
-"""Step, length and digest of a copy."""
+_OFFER = struct.Struct("!qQQq")
+"""Step, length and digest of a copy, and the newest step before it of which all ranks had a copy."""
 _WANTED, _THERE = b"\1", b"\0"
 _SENT_AT_ONCE = 64 * 1024 * 1024
 
@@ -30,6 +30,13 @@ class Address(NamedTuple):
     host: str
     port: int
     token: bytes
+
+
+class _Offer(NamedTuple):
+    step: int
+    length: int
+    digest: int
+    common: int
 
 
 class SnapshotLines:
@@ -41,7 +48,7 @@ class SnapshotLines:
         self.address = Address(host, self._server.getsockname()[1], secrets.token_bytes(16))
         self._lock = threading.Lock()
         self._all: list[socket.socket] = []
-        self._closed = False
+        self.closed = False
         self._keeper: Address | None = None
         self._line: socket.socket | None = None
 
@@ -50,8 +57,12 @@ class SnapshotLines:
         self._keeper = keeper
         threading.Thread(target=self._accept, name="rekindle-snapshots", daemon=True).start()
 
-    def send(self, copy: Copy) -> bool:
+    def send(self, copy: Copy, common: int = -1) -> bool:
         """Sends a copy, unless the keeper has it. Returns whether the keeper has it then. Called by one thread at a time.
+
+        Args:
+            common: newest step before the copy's of which all ranks had a snapshot. The keeper drops what is newer, and not that
+                one. -1: there may be none.
 
         Raises:
             OSError: the keeper cannot be reached.
@@ -60,17 +71,17 @@ class SnapshotLines:
             return True
         had_line = self._line is not None
         try:
-            return self._sent(copy, self._keeper)
+            return self._sent(copy, common, self._keeper)
         except OSError:
             self._hang_up()
             if not had_line:
                 raise
-        return self._sent(copy, self._keeper)  # the connection may have been cut while nothing was sent
+        return self._sent(copy, common, self._keeper)  # the connection may have been cut while nothing was sent
 
-    def _sent(self, copy: Copy, keeper: Address) -> bool:
+    def _sent(self, copy: Copy, common: int, keeper: Address) -> bool:
         if self._line is None:
             self._line = self._called(keeper)
-        self._line.sendall(_OFFER.pack(copy.step, copy.length, copy.digest))
+        self._line.sendall(_OFFER.pack(copy.step, copy.length, copy.digest, common))
         if _received(self._line, 1) == _THERE:
             return True
         sent = 0
@@ -83,7 +94,7 @@ class SnapshotLines:
     def close(self) -> None:
         """Ends all transfers. May be called from any thread."""
         with self._lock:
-            self._closed = True
+            self.closed = True
             lines, self._all = [self._server, *self._all], []
         for line in lines:
             with suppress(OSError):
@@ -98,7 +109,7 @@ class SnapshotLines:
                 self._all = [one for one in self._all if one is not line]
 
     def _called(self, keeper: Address) -> socket.socket:
-        if self._closed:
+        if self.closed:
             raise ConnectionAbortedError("the generation is over")
         line = socket.create_connection((keeper.host, keeper.port), CONNECT_SECONDS)
         line.settimeout(None)
@@ -108,7 +119,7 @@ class SnapshotLines:
 
     def _remember(self, line: socket.socket) -> None:
         with self._lock:
-            if self._closed:
+            if self.closed:
                 line.close()
                 raise ConnectionAbortedError("the generation is over")
             self._all.append(line)
@@ -126,17 +137,20 @@ class SnapshotLines:
             token, rank = _GREETING.unpack(_received(line, _GREETING.size))
             line.settimeout(None)
             while token == self.address.token:
-                self._take(line, rank, *_OFFER.unpack(_received(line, _OFFER.size)))
+                self._take(line, rank, _Offer(*_OFFER.unpack(_received(line, _OFFER.size))))
         except OSError:
             return  # its rank is gone, or the generation is over
         finally:
             line.close()
 
-    def _take(self, line: socket.socket, rank: int, step: int, length: int, digest: int) -> None:
+    def _take(self, line: socket.socket, rank: int, offer: _Offer) -> None:
+        step, length, digest, common = offer
         kept = self._memory.find(Kind.KEPT, rank, step)
         if kept is not None and kept.digest == digest:
             line.sendall(_THERE)
             return
+        if common >= 0:
+            self._memory.forget(common, (Kind.KEPT,))
         place, content = self._memory.begin(Kind.KEPT, rank, length)
         line.sendall(_WANTED)
         got = 0

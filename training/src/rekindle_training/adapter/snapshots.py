@@ -88,8 +88,7 @@ class _Taken:
     """Tensors that are copied beside the computation, and their places."""
     versions: list[int]
     stream: AbstractContextManager[Any]
-    is_written: bool
-    """True if a checkpoint is written from it."""
+    agreed: _Agreed
     copied: threading.Event = field(default_factory=threading.Event)
 
 
@@ -274,9 +273,9 @@ class Snapshots:
                 log.warning("snapshot after step %d left out, those before are still being sent or written", step)
             return
         if agreed.common >= 0:
-            self._memory.forget(after=agreed.common)
+            self._memory.forget(agreed.common, (Kind.OWN,))  # what is kept for others is dropped when the next one is offered
         try:
-            self._begin(self._memory, step, gathers=gathers, is_written=is_written)
+            self._begin(self._memory, step, agreed._replace(is_written=is_written), gathers=gathers)
         except FAILURES as error:
             _not_taken(step, error)
             if is_written:
@@ -321,14 +320,14 @@ class Snapshots:
         if own:
             self._worker = _started(_send, self._lines, own[0])
 
-    def _begin(self, memory: SnapshotMemory, step: int, *, gathers: bool, is_written: bool) -> None:
-        taken = self._begun(memory, step, gathers=gathers, is_written=is_written)
+    def _begin(self, memory: SnapshotMemory, step: int, agreed: _Agreed, *, gathers: bool) -> None:
+        taken = self._begun(memory, step, agreed, gathers=gathers)
         self._worker = _started(self._complete, memory, taken, self._lines)
         self._taken = taken
         if not self._is_beside:
             self.settle()
 
-    def _begun(self, memory: SnapshotMemory, step: int, *, gathers: bool, is_written: bool) -> _Taken:
+    def _begun(self, memory: SnapshotMemory, step: int, agreed: _Agreed, *, gathers: bool) -> _Taken:
         state = self._trained.collect() if gathers else self._trained.collect_without_gradients()
         skeleton, tensors = taken_apart(state)
         slots = [slot_of(tensor) for tensor in tensors]
@@ -348,7 +347,7 @@ class Snapshots:
             (later if local(tensor).data_ptr() in changed_by_update else now).append((tensor, part))
         _copy(now)
         counted = versions([local(tensor) for tensor, _ in later])
-        return _Taken(place, step, offsets[-1], later, counted, _side_stream(self._trained.accelerator), is_written)
+        return _Taken(place, step, offsets[-1], later, counted, _side_stream(self._trained.accelerator), agreed)
 
     def _changed_by_update(self) -> frozenset[int]:
         """Returns the addresses of tensors that nothing changes between two updates: parameters that train, and moments."""
@@ -362,8 +361,8 @@ class Snapshots:
     def _complete(self, memory: SnapshotMemory, taken: _Taken, lines: SnapshotLines | None) -> None:
         """Copies, completes and sends a snapshot, and begins its checkpoint. Runs in a thread of its own."""
         if (copy := self._completed(memory, taken)) is not None and lines is not None:
-            _send(lines, copy)
-        if taken.is_written:
+            _send(lines, copy, taken.agreed.common)
+        if taken.agreed.is_written:
             self._write(taken.step)
 
     def _completed(self, memory: SnapshotMemory, taken: _Taken) -> Copy | None:
@@ -521,12 +520,13 @@ def _not_taken(step: int, error: BaseException) -> None:
     log.warning("snapshot after step %d not taken: %s", step, in_words(error))
 
 
-def _send(lines: SnapshotLines, copy: Copy) -> None:
+def _send(lines: SnapshotLines, copy: Copy, common: int = -1) -> None:
     try:
-        if not lines.send(copy):
+        if not lines.send(copy, common):
             log.warning("snapshot after step %d not kept by another rank: it arrived damaged", copy.step)
     except OSError as error:
-        log.info("snapshot after step %d not kept by another rank: %s", copy.step, in_words(error))
+        level = logging.INFO if lines.closed else logging.WARNING
+        log.log(level, "snapshot after step %d not kept by another rank: %s", copy.step, in_words(error))
 
 
 def _optimizers(trained: Trained) -> Iterable[torch.optim.Optimizer]:
