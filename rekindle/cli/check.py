@@ -23,7 +23,8 @@ from rekindle.policy.parameters.catalog import PARAMETERS, schema
 from rekindle.policy.parameters.checks import findings, injected
 from rekindle.policy.parameters.environment import Table
 from rekindle.policy.parameters.findings import Finding, Level
-from rekindle.policy.parameters.job_file import JobFile, as_text, jobs_of, mapping
+from rekindle.policy.parameters.job_file import JobFile, jobs_of
+from rekindle.policy.parameters.reading import as_text, mapping
 from rekindle.policy.parameters.values import QUOTED
 
 STYLES = {Level.ERROR: "red", Level.WARNING: "yellow"}

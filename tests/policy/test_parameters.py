@@ -22,7 +22,8 @@ from rekindle.policy.parameters.catalog import PARAMETERS, STRATEGIES, schema
 from rekindle.policy.parameters.checks import findings, injected
 from rekindle.policy.parameters.environment import Table, variables
 from rekindle.policy.parameters.findings import Level
-from rekindle.policy.parameters.job_file import KINDS, jobs_of
+from rekindle.policy.parameters.job_file import jobs_of
+from rekindle.policy.parameters.kinds.table import KINDS
 from tests.policy.broken_jobs import FOLDER, RECIPE, Variant, said, text, variants
 
 ROOT = Path(__file__).parents[2]

@@ -29,7 +29,10 @@ NAMES = {
     "rekindle/policy/training_sides/table.py",
     "rekindle/settings.py",  # REKINDLE_MINDIO_SENDERS
     "activities/clusters/kubernetes/kinds/ascend_job.py",  # the kind whose usual training side it is
-    *(f"rekindle/policy/parameters/{name}.py" for name in ("catalog", "contradictions", "environment", "job_file", "pods")),
+    *(
+        f"rekindle/policy/parameters/{name}.py"
+        for name in ("catalog", "contradictions", "environment", "job_file", "kinds/table", "pods")
+    ),
 }
 """Files that may name MindIO. Those about parameters name its variables and ports."""
 
@@ -41,6 +44,7 @@ ASKS = {
     "activities/clusters/kubernetes/kinds/ascend_job.py",
     "activities/clusters/kubernetes/kinds/training_job.py",
     "rekindle/policy/parameters/job_file.py",
+    "rekindle/policy/parameters/kinds/table.py",
 }
 """Files that may name one training side: those that read manifests and describe kinds of jobs."""
 

@@ -15,7 +15,8 @@ from rekindle.policy.parameters.catalog import (
 )
 from rekindle.policy.parameters.environment import Table, variables
 from rekindle.policy.parameters.findings import ANNOTATIONS, LABELS, Finding, Wishes, error, warning
-from rekindle.policy.parameters.job_file import Container, JobFile, digits, mapping, text
+from rekindle.policy.parameters.job_file import Container, JobFile
+from rekindle.policy.parameters.reading import digits, mapping, text
 
 GRACE_SECONDS = 360
 """Seconds that a pod is given to save its state. Source: MindCluster's manual."""
@@ -98,7 +99,7 @@ def _of_volcano(job: JobFile, wishes: Wishes) -> Iterator[Finding]:
         yield error(
             scheduling, f"{words}: Volcano ends no pod of a fault (needed: grace or force)", f'{FAULT_SCHEDULING}: "grace"'
         )
-    if job.kind == "VolcanoJob" and (wishes.hot_switch or ELASTIC_TRAINING in wishes.words):
+    if not job.row.of_operator and (wishes.hot_switch or ELASTIC_TRAINING in wishes.words):
         yield error("kind", "hot switch and elastic training need an AscendJob: a job of Volcano has neither")
     on_host = next((template for template in job.templates if template.spec.get("hostNetwork") is True), None)
     if on_host and job.label(FAULT_SCHEDULING) == "force" and wishes.pod_rescheduling:

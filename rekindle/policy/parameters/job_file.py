@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -11,23 +11,19 @@ import yaml
 
 from rekindle.errors import MALFORMED, BadInput
 from rekindle.model import keys
-from rekindle.model.job import Trait
 from rekindle.model.manifest import Loader
 from rekindle.model.training_side import TrainingSide
+from rekindle.policy.parameters.kinds.table import KINDS, KindRow
+from rekindle.policy.parameters.reading import Document, as_text, mapping, number_of, sequence, text
 
 CONTAINER = "ascend"
 """Name of the container into which the Ascend Operator injects variables."""
-
-UNKNOWN_PODS = 2
-"""Number of pods that is assumed where another object says it."""
 
 MOST_VALUES = 200_000
 """Maximum number of values in a document."""
 
 LONGEST_NUMBER = 18
 """Maximum number of digits."""
-
-MOST_REPLICAS = 1_000_000
 
 UNBASED = {
     "tag:yaml.org,2002:int": re.compile(r"[-+]?(0b[01_]+|0o?[0-7_]+|0x[0-9a-fA-F_]+|0|[1-9][0-9_]*)$"),
@@ -39,8 +35,6 @@ UNBASED = {
 
 MOST_BYTES = 4_000_000
 """Maximum size of a file. An object of Kubernetes has at most 1.5 MB."""
-
-Document = Mapping[str, Any]
 
 
 class JobLoader(Loader):
@@ -118,19 +112,6 @@ class Template:
 
 
 @dataclass(frozen=True)
-class KindRow:
-    """Kind of a job, as far as its file is concerned."""
-
-    api: str
-    templates: Callable[[Document], Iterator[tuple[str, str, object, object]]]
-    """Yields path, type, replicas and pod template of each group of pods."""
-    side: TrainingSide = TrainingSide.REKINDLE
-    traits: tuple[Trait, ...] = ()
-    of_mindcluster: bool = False
-    """True if the Ascend Operator or Volcano reads the job's parameters."""
-
-
-@dataclass(frozen=True)
 class JobFile:
     """One job of a file."""
 
@@ -169,72 +150,6 @@ class JobFile:
 
     def annotation(self, name: str) -> str | None:
         return text(self.annotations.get(name))
-
-
-def _of_replicas(field: str) -> Callable[[Document], Iterator[tuple[str, str, object, object]]]:
-    def templates(spec: Document) -> Iterator[tuple[str, str, object, object]]:
-        for role, group in mapping(spec.get(field)).items():
-            of = mapping(group)
-            yield f"spec.{field}.{role}.template", str(role), of.get("replicas", 1), of.get("template")
-
-    return templates
-
-
-def _of_tasks(spec: Document) -> Iterator[tuple[str, str, object, object]]:
-    for number, task in enumerate(sequence(spec.get("tasks"))):
-        of = mapping(task)
-        yield f"spec.tasks.{number}.template", str(of.get("name", "")), of.get("replicas", 1), of.get("template")
-
-
-def _of_job(spec: Document) -> Iterator[tuple[str, str, object, object]]:
-    yield "spec.template", "", spec.get("parallelism", 1), spec.get("template")
-
-
-def _of_job_set(spec: Document) -> Iterator[tuple[str, str, object, object]]:
-    for number, one in enumerate(sequence(spec.get("replicatedJobs"))):
-        of = mapping(one)
-        job = mapping(mapping(of.get("template")).get("spec"))
-        pods = number_of(of.get("replicas", 1)) * number_of(job.get("parallelism", 1))
-        path = f"spec.replicatedJobs.{number}.template.spec.template"
-        yield path, str(of.get("name", "")), pods, job.get("template")
-
-
-def _of_trainer(spec: Document) -> Iterator[tuple[str, str, object, object]]:
-    trainer = mapping(spec.get("trainer"))
-    container = {key: trainer[key] for key in ("image", "command", "args", "env") if key in trainer}
-    yield "spec.trainer", "node", trainer.get("numNodes", UNKNOWN_PODS), {"spec": {"containers": [{"name": "node", **container}]}}
-
-
-def _of_training_job(spec: Document) -> Iterator[tuple[str, str, object, object]]:
-    kubernetes = mapping(spec.get("kubernetes"))
-    variables = [{"name": name, "value": value} for name, value in mapping(spec.get("env")).items()]
-    container = {
-        **mapping(kubernetes.get("container")),
-        "name": "training",
-        "command": spec.get("command"),
-        "env": [*sequence(mapping(kubernetes.get("container")).get("env")), *variables],
-    }
-    pods = {**mapping(kubernetes.get("pod")), "containers": [container]}
-    yield "spec", "", spec.get("pods", 1), {"spec": pods}
-
-
-_ASCEND = (Trait.CONTROLLER_RECREATES, Trait.NO_STANDBYS, Trait.CONTRACT_WORDS)
-KINDS = {
-    "TrainingJob": KindRow("rekindle.io/v1", _of_training_job),
-    "AscendJob": KindRow(
-        "mindxdl.gitee.com/v1",
-        _of_replicas("replicaSpecs"),
-        side=TrainingSide.MINDIO,
-        traits=_ASCEND,
-        of_mindcluster=True,
-    ),
-    "VolcanoJob": KindRow("batch.volcano.sh/v1alpha1", _of_tasks, side=TrainingSide.MINDIO, of_mindcluster=True),
-    "Job": KindRow("batch/v1", _of_job),
-    "JobSet": KindRow("jobset.x-k8s.io/v1alpha2", _of_job_set),
-    "PyTorchJob": KindRow("kubeflow.org/v1", _of_replicas("pytorchReplicaSpecs")),
-    "TrainJob": KindRow("trainer.kubeflow.org/v1alpha1", _of_trainer),
-}
-"""Kinds of jobs. That of Volcano is called `Job` as well, and is told by its API."""
 
 
 def jobs_of(content: str) -> list[JobFile]:
@@ -344,36 +259,3 @@ def _of_script(script: str) -> Iterator[str]:
         found = joined.split()
     for word in found:
         yield from re.sub(r"^\w+=(?=--)", "", word).split()
-
-
-def mapping(value: object) -> Document:
-    return value if isinstance(value, dict) else {}
-
-
-def sequence(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def text(value: object) -> str | None:
-    """Returns a string of the file. None: it is missing, or something else."""
-    return value if isinstance(value, str) else None
-
-
-def as_text(value: object) -> str:
-    """Returns a value of the file as people write it, at most a few words of a list or a mapping."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return value
-    return "" if value is None or isinstance(value, list | dict) else str(value)
-
-
-def number_of(value: object) -> int:
-    """Returns a number of replicas. 1: the file has none."""
-    is_number = isinstance(value, int) and not isinstance(value, bool)
-    return value if is_number and isinstance(value, int) and 0 <= value <= MOST_REPLICAS else 1
-
-
-def digits(value: object) -> int | None:
-    """Returns the number that a text is. None: it is none, or too long."""
-    return int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}", value, re.ASCII) else None

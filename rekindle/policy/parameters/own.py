@@ -17,7 +17,8 @@ from rekindle.model.state import JobState
 from rekindle.policy.modes.chances import Chance, chances
 from rekindle.policy.parameters.catalog import PARAMETERS
 from rekindle.policy.parameters.findings import Finding, error
-from rekindle.policy.parameters.job_file import JobFile, as_text, digits, mapping, sequence
+from rekindle.policy.parameters.job_file import JobFile
+from rekindle.policy.parameters.reading import as_text, digits, mapping, sequence
 
 ACCELERATORS = ("huawei.com/Ascend910", "huawei.com/npu", "nvidia.com/gpu", "amd.com/gpu")
 """Extended resources of which a pod has as many as ranks, unless an annotation says otherwise."""
@@ -45,7 +46,7 @@ def registered(job: JobFile) -> Job:
     Raises:
         BadInput: one line for every wrong field.
     """
-    if job.kind == "TrainingJob":
+    if job.row.is_ours:
         return job_of(parsed(job.document), Limits())
     try:
         return job_of(_object(job), Limits())

@@ -6,7 +6,8 @@ from rekindle.model import keys
 from rekindle.model.job import Framework
 from rekindle.policy.parameters.catalog import TTP_PORT
 from rekindle.policy.parameters.findings import ANNOTATIONS, LABELS, Finding, Wishes, error, warning
-from rekindle.policy.parameters.job_file import CONTAINER, Container, JobFile, Template, as_text, mapping, sequence, text
+from rekindle.policy.parameters.job_file import CONTAINER, Container, JobFile, Template
+from rekindle.policy.parameters.reading import as_text, mapping, sequence, text
 from rekindle.policy.parameters.values import quoted
 
 TASKD_PORT, TASKD_PORT_NAME = 9601, "taskd-port"
@@ -31,7 +32,7 @@ def check(job: JobFile) -> Iterator[Finding]:
         yield warning("spec", "the job has one pod: no other pod can give a new one its state")
     yield from (error(template.path, "no container is there") for template in job.templates if not template.containers)
     yield from _commands(job, wishes)
-    if job.kind == "AscendJob":
+    if job.row.of_operator:
         yield from _of_operator(job, wishes)
     if job.has_taskd and wishes.processes:
         yield from _of_mindio(job)
@@ -65,7 +66,7 @@ def _restarts(job: JobFile, template: Template) -> Iterator[Finding]:
     """Yields restarts by the kubelet, which MindIO cannot take part in. A launcher of Rekindle that starts again takes its ranks
     back."""
     field, policy = f"{template.path}.spec.restartPolicy", text(template.spec.get("restartPolicy"))
-    if job.kind == "AscendJob":
+    if job.row.of_operator:
         group = mapping(mapping(mapping(job.document.get("spec")).get("replicaSpecs")).get(template.role))
         field, policy = f"{template.path.removesuffix('template')}restartPolicy", text(group.get("restartPolicy"))
     if policy in ("Always", "OnFailure", "ExitCode"):

@@ -8,7 +8,8 @@ from rekindle.model.bounds import cut
 from rekindle.model.problems import MOST_GUESSED, did_you_mean
 from rekindle.policy.parameters.catalog import Parameter, Place, at
 from rekindle.policy.parameters.findings import ANNOTATIONS, LABELS, Finding, error, warning
-from rekindle.policy.parameters.job_file import Container, JobFile, as_text
+from rekindle.policy.parameters.job_file import Container, JobFile
+from rekindle.policy.parameters.reading import as_text
 from rekindle.policy.parameters.values import QUOTED
 
 _LABELS, _ANNOTATIONS = at(Place.LABEL), at(Place.ANNOTATION)

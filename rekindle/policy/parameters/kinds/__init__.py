@@ -1,0 +1,1 @@
+"""Kinds of jobs, as far as their files are concerned."""

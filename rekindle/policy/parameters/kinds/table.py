@@ -1,0 +1,95 @@
+"""The table of kinds of jobs: where their pod templates are, and which components take part."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from rekindle.model.job import Trait
+from rekindle.model.training_side import TrainingSide
+from rekindle.policy.parameters.reading import Document, mapping, number_of, sequence
+
+UNKNOWN_PODS = 2
+"""Number of pods that is assumed where another object says it."""
+
+
+@dataclass(frozen=True)
+class KindRow:
+    """Kind of a job, as far as its file is concerned."""
+
+    api: str
+    templates: Callable[[Document], Iterator[tuple[str, str, object, object]]]
+    """Yields path, type, replicas and pod template of each group of pods."""
+    side: TrainingSide = TrainingSide.REKINDLE
+    traits: tuple[Trait, ...] = ()
+    of_mindcluster: bool = False
+    """True if Volcano reads the job's parameters."""
+    of_operator: bool = False
+    """True if the Ascend Operator creates its pods."""
+    is_ours: bool = False
+    """True if Rekindle creates its pods."""
+
+
+def _of_replicas(field: str) -> Callable[[Document], Iterator[tuple[str, str, object, object]]]:
+    def templates(spec: Document) -> Iterator[tuple[str, str, object, object]]:
+        for role, group in mapping(spec.get(field)).items():
+            of = mapping(group)
+            yield f"spec.{field}.{role}.template", str(role), of.get("replicas", 1), of.get("template")
+
+    return templates
+
+
+def _of_tasks(spec: Document) -> Iterator[tuple[str, str, object, object]]:
+    for number, task in enumerate(sequence(spec.get("tasks"))):
+        of = mapping(task)
+        yield f"spec.tasks.{number}.template", str(of.get("name", "")), of.get("replicas", 1), of.get("template")
+
+
+def _of_job(spec: Document) -> Iterator[tuple[str, str, object, object]]:
+    yield "spec.template", "", spec.get("parallelism", 1), spec.get("template")
+
+
+def _of_job_set(spec: Document) -> Iterator[tuple[str, str, object, object]]:
+    for number, one in enumerate(sequence(spec.get("replicatedJobs"))):
+        of = mapping(one)
+        job = mapping(mapping(of.get("template")).get("spec"))
+        pods = number_of(of.get("replicas", 1)) * number_of(job.get("parallelism", 1))
+        path = f"spec.replicatedJobs.{number}.template.spec.template"
+        yield path, str(of.get("name", "")), pods, job.get("template")
+
+
+def _of_trainer(spec: Document) -> Iterator[tuple[str, str, object, object]]:
+    trainer = mapping(spec.get("trainer"))
+    container = {key: trainer[key] for key in ("image", "command", "args", "env") if key in trainer}
+    yield "spec.trainer", "node", trainer.get("numNodes", UNKNOWN_PODS), {"spec": {"containers": [{"name": "node", **container}]}}
+
+
+def _of_training_job(spec: Document) -> Iterator[tuple[str, str, object, object]]:
+    kubernetes = mapping(spec.get("kubernetes"))
+    variables = [{"name": name, "value": value} for name, value in mapping(spec.get("env")).items()]
+    container = {
+        **mapping(kubernetes.get("container")),
+        "name": "training",
+        "command": spec.get("command"),
+        "env": [*sequence(mapping(kubernetes.get("container")).get("env")), *variables],
+    }
+    pods = {**mapping(kubernetes.get("pod")), "containers": [container]}
+    yield "spec", "", spec.get("pods", 1), {"spec": pods}
+
+
+_ASCEND = (Trait.CONTROLLER_RECREATES, Trait.NO_STANDBYS, Trait.CONTRACT_WORDS)
+KINDS = {
+    "TrainingJob": KindRow("rekindle.io/v1", _of_training_job, is_ours=True),
+    "AscendJob": KindRow(
+        "mindxdl.gitee.com/v1",
+        _of_replicas("replicaSpecs"),
+        side=TrainingSide.MINDIO,
+        traits=_ASCEND,
+        of_mindcluster=True,
+        of_operator=True,
+    ),
+    "VolcanoJob": KindRow("batch.volcano.sh/v1alpha1", _of_tasks, side=TrainingSide.MINDIO, of_mindcluster=True),
+    "Job": KindRow("batch/v1", _of_job),
+    "JobSet": KindRow("jobset.x-k8s.io/v1alpha2", _of_job_set),
+    "PyTorchJob": KindRow("kubeflow.org/v1", _of_replicas("pytorchReplicaSpecs")),
+    "TrainJob": KindRow("trainer.kubeflow.org/v1alpha1", _of_trainer),
+}
+"""Kinds of jobs. That of Volcano is called `Job` as well, and is told by its API."""
