@@ -12,7 +12,7 @@ model = torch.nn.Linear(2, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 memory = os.fstat(int(os.environ["REKINDLE_POD_MEMORY"])).st_ino
 with rekindle_training.session(model, optimizer, checkpoint_every=0) as training:
-    print(f"rank {training.rank} shares memory {memory}", flush=True)
+    print(f"rank {training.rank} shares memory {memory}\n", end="", flush=True)
     for step in training.steps(5):
         with step, suppress(Exception):
             model(torch.ones(1, 2)).sum().backward()
