@@ -38,20 +38,20 @@ MOST_NAMED = 5
 class Health(StrEnum):
     OK = "ok"
     WARNING = "warning"
-    """It works, and something of it will be missed."""
+    """Works, but something of it will be missed."""
     FAILED = "failed"
     UNKNOWN = "unknown"
-    """It cannot be seen now."""
+    """Cannot be seen now."""
 
 
 class Link(Value):
-    """Part of an installation, and how it is."""
+    """Part of an installation, and its state."""
 
     name: str
     health: Health
     words: str
     mend: str = ""
-    """What to do about it. Empty: nothing."""
+    """Action that repairs the link. Empty: none is needed."""
 
 
 async def examine(rekindle: Rekindle) -> AsyncIterator[Link]:

@@ -114,7 +114,7 @@ def test_training_images_get_unique_names_only(wheels: Wheels) -> None:
 
 
 def test_the_names_of_taskd_are_in_a_wheel_of_their_own(wheels: Wheels, tmp_path: Path) -> None:
-    """An image that has the real TaskD is not given them by another wheel."""
+    """Images that have the real TaskD are not given them by another wheel."""
     run(["uv", "build", "--quiet", "--wheel", "--no-build-isolation", "--out-dir", str(tmp_path), "training/taskd"], cwd=ROOT)
     (wheel,) = tmp_path.glob("rekindle_recovery_taskd-*.whl")
     assert {"taskd/api/__init__.py", "taskd/python/adaptor/patch.py"} <= contents(wheel)

@@ -26,7 +26,7 @@ from tests.support.temporal import skipping_server
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def own_server() -> AsyncIterator[WorkflowEnvironment]:
-    """Others need their attributes, and have workers."""
+    """Starts a server without workers, whose attributes may be removed."""
     env = await skipping_server()
     yield env
     await env.shutdown()
@@ -53,7 +53,7 @@ async def links(client: Client) -> dict[str, Link]:
 
 
 async def test_a_namespace_that_is_missing_is_named(own_server: WorkflowEnvironment) -> None:
-    """Nothing else is examined, as nothing else can be."""
+    """No other link is examined, as none can be."""
     address = own_server.client.service_client.config.target_host
     client = await Client.connect(address, namespace="elsewhere", plugins=[plugin()])
     found = await links(client)
@@ -64,7 +64,7 @@ async def test_a_namespace_that_is_missing_is_named(own_server: WorkflowEnvironm
 
 
 async def test_a_server_without_a_control_worker_says_how_to_start_one(own_server: WorkflowEnvironment) -> None:
-    """What depends on it is left out."""
+    """Links that depend on it are left out."""
     found = await links(own_server.client)
     assert [(name, link.health) for name, link in found.items()] == [
         ("Temporal", Health.OK),
@@ -87,7 +87,7 @@ async def test_missing_attributes_come_with_the_commands_that_create_them(own_se
 
 
 async def test_a_control_worker_of_another_release_is_a_warning(own_server: WorkflowEnvironment, served: Version) -> None:
-    """Without a job neither the watcher nor a gateway is seen."""
+    """Neither the watcher nor a gateway is seen without a job."""
     found = await links(own_server.client)
     assert found["version of this command"].health is Health.OK
     assert found["cluster"].words == "the control worker reads it: 4 nodes, 4 of them well"
@@ -117,7 +117,7 @@ async def test_a_version_that_does_no_work_is_found(
 
 
 async def test_the_gateway_of_a_job_is_examined(temporal: WorkflowEnvironment, served: Version) -> None:
-    """It holds the job's stream, and asks for work. It is found when it does not."""
+    """Gateways that hold a stream have to ask for work. One that does not is found."""
     async with training(temporal, a_job(), Script()) as (world, _peer):
         name = f"gateway {world.gateway.name}"
         await listed(world)

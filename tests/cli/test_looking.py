@@ -133,7 +133,7 @@ def test_a_terminal_without_a_width_is_printed_to(tmp_path: Path, columns: str) 
 
 
 def test_the_command_is_a_module_too() -> None:
-    """Where the scripts of an environment are not on the path."""
+    """Scripts of an environment may not be on the path."""
     words = [sys.executable, "-m", "rekindle", "--version"]
     process = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert (process.returncode, process.stdout.strip()) == (0, __version__)

@@ -118,7 +118,7 @@ async def test_recovery_that_is_off_is_403(temporal: WorkflowEnvironment) -> Non
     ids=["hotSwitch", "process-recover-enable", "recover-strategy"],
 )
 async def test_one_setting_turns_recovery_on(temporal: WorkflowEnvironment, changes: dict[str, Any]) -> None:
-    """Each is enough for MindIO, whatever the framework. The Ascend Operator labels the PodGroup where strategies are named."""
+    """Any of them is enough for MindIO. The Ascend Operator labels the PodGroup where strategies are named."""
     usual = {"sub_health": SubHealthStrategy.IGNORE, "framework": Framework.MINDSPORE, "annotations": {}}
     job = a_mindio_job(**{**usual, **changes})
     async with harness(temporal, job) as world, stub_of(world) as stub:

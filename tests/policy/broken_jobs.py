@@ -25,7 +25,7 @@ class Variant(TypedDict, total=False):
     remove: list[str]
     """Paths of fields that are left out."""
     says: list[str]
-    """What is found."""
+    """Findings, a line for each."""
 
 
 def variants() -> list[Variant]:

@@ -51,7 +51,7 @@ ALWAYS = {
     PYTORCH: {"HCCL_ASYNC_ERROR_HANDLING": "0"},
     MINDSPORE: {**MINDIO, "MS_ENABLE_THM": "{HCCL_WATCHDOG:0}"},
 }
-"""What the operator adds to each row."""
+"""Variables that the operator adds to each row."""
 
 
 @pytest.mark.parametrize(("word", "framework"), PUBLISHED, ids=str)
@@ -69,7 +69,7 @@ def test_the_table_has_a_row_for_each_strategy() -> None:
 
 @pytest.mark.parametrize("framework", [PYTORCH, MINDSPORE])
 def test_the_operator_differs_where_its_source_does(framework: Framework) -> None:
-    """It treats `exit` as `recover`, and sets its variables even if it knows none of the words."""
+    """Exit counts as `recover`, and variables are set even if none of the words is known."""
     assert variables(["exit"], framework, table=Table.OPERATOR) == variables(["recover"], framework, table=Table.OPERATOR)
     empty = {"MS_ENABLE_TFT": "{}"} if framework is MINDSPORE else {"HIGH_AVAILABILITY": ""}
     assert variables([" recover"], framework, table=Table.OPERATOR) == ALWAYS[framework] | empty
@@ -93,7 +93,7 @@ def test_labels_bring_variables_too(table: Table) -> None:
 
 
 def test_words_of_several_strategies_are_in_one_variable() -> None:
-    """They are sorted, each once, without blanks."""
+    """Words are sorted, each once, without blanks."""
     words = ["retry", "recover", "recover-in-place", "dump", "exit"]
     assert variables(words, PYTORCH) == {**IN_PLACE, "HIGH_AVAILABILITY": "dump,recover,retry"}
     found = variables(words, MINDSPORE, pod_rescheduling=True)
@@ -101,7 +101,7 @@ def test_words_of_several_strategies_are_in_one_variable() -> None:
 
 
 def test_the_published_recipe_is_right() -> None:
-    """Nothing is found, and the job can have the modes that it asks for."""
+    """No finding is there, and the job can have the modes that it asks for."""
     (job,) = jobs_of(RECIPE.read_text())
     assert findings(job) == []
     assert injected(job, Table.OPERATOR)["HIGH_AVAILABILITY"] == "dump,recover,retry"
@@ -111,19 +111,19 @@ def test_the_published_recipe_is_right() -> None:
 
 @pytest.mark.parametrize("variant", variants(), ids=lambda variant: variant["name"])
 def test_what_is_wrong_is_found_with_what_to_write(variant: Variant) -> None:
-    """Each line names the field, what is wrong, and what is accepted."""
+    """Lines name the field, what is wrong, and what is accepted."""
     assert said(variant) == variant["says"]
     assert variant["says"]
 
 
 def test_enough_files_are_tried() -> None:
-    """Each variant has a name of its own."""
+    """Variants have different names."""
     assert len({variant["name"] for variant in variants()}) >= 60
 
 
 @pytest.mark.parametrize("file", sorted((FOLDER / "kinds").glob("*.yaml")), ids=lambda file: file.stem)
 def test_jobs_of_all_kinds_are_read(file: Path) -> None:
-    """Nothing is found in a file that is right, and a wrong sub-health strategy is found in each."""
+    """No error is found in a file that is right, and a wrong sub-health strategy is found in each."""
     (job,) = jobs_of(file.read_text())
     assert [one for one in findings(job) if one.level is Level.ERROR] == []
     assert job.containers
@@ -135,7 +135,7 @@ def test_jobs_of_all_kinds_are_read(file: Path) -> None:
 
 @pytest.mark.parametrize("file", sorted(ROOT.glob("examples/**/*.yaml")), ids=lambda file: file.stem)
 def test_the_examples_are_right(file: Path) -> None:
-    """Each shows what a job of its kind looks like. The manager of a job is no job."""
+    """Examples show what a job of each kind looks like. The manager of a job is no job."""
     (job,) = jobs_of(file.read_text())
     assert [one for one in findings(job) if one.level is Level.ERROR] == []
 
@@ -175,7 +175,7 @@ def test_what_is_right_in_a_job_of_others_is_not_complained_about(changes: dict[
 
 
 def test_a_job_is_found_in_a_list() -> None:
-    """As kubectl get prints several objects. Text in base 60 stays text, as Kubernetes reads it."""
+    """Lists are what kubectl prints for several objects. Text in base 60 stays text, as Kubernetes reads it."""
     config, job = yaml.safe_load_all(RECIPE.read_text())
     job["metadata"]["annotations"]["huawei.com/schedule.filter.faultCode"] = "REPLACED"
     listed = yaml.safe_dump({"kind": "List", "apiVersion": "v1", "items": [config, job]})
@@ -192,7 +192,7 @@ def test_the_operator_turns_recoveries_on_where_strategies_are_named() -> None:
 
 
 def test_the_container_of_the_ranks_is_checked(tmp_path: Path) -> None:
-    """Another one before it has no ports of TaskD."""
+    """Containers before it need no ports of TaskD."""
     config, job = yaml.safe_load_all(text({}))
     containers = job["spec"]["replicaSpecs"]["Master"]["template"]["spec"]["containers"]
     containers.insert(0, {"name": "log", "image": "fluentd"})
@@ -221,7 +221,7 @@ def test_a_file_that_would_take_all_time_or_cannot_be_printed_is_refused(content
 
 @pytest.mark.parametrize("key", ["labels.fault-retry-times", "annotations.rekindle.io/ranks-per-pod"])
 def test_a_number_as_text_may_be_of_any_length(key: str) -> None:
-    """It is refused like any other one that is out of range."""
+    """Numbers of any length are refused like others that are out of range."""
     (job,) = jobs_of(text({f"metadata.{key}": "9" * 5000, "spec.runPolicy.backoffLimit": 3}))
     assert findings(job)
 
@@ -237,7 +237,7 @@ STRANGE: tuple[Any, ...] = (None, [], {}, "x", -5, True, [None], {"name": []}, 1
 
 
 def test_nothing_in_a_file_breaks_the_checks() -> None:
-    """Each value of the recipe is replaced by ones of other types. Each file gets findings, or an error."""
+    """Values of the recipe are replaced by ones of other types. Each file gets findings, or an error."""
     document = yaml.safe_load_all(RECIPE.read_text())
     (_, job) = document
     for path in _paths(job):
@@ -331,7 +331,7 @@ def test_render_prints_variables_and_modes(capsys: pytest.CaptureFixture[str]) -
     ],
 )
 def test_the_schema_accepts_what_the_checks_accept(part: str, key: str, right: str, wrong: str) -> None:
-    """It refuses what they refuse."""
+    """Values that they refuse do not match it."""
     of_value = schema()["properties"][part]["properties"][key]
 
     def accepts(value: str) -> bool:

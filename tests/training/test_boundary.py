@@ -208,7 +208,7 @@ def test_a_snapshot_keeps_which_gradients_are_zero(turns: int, at_end: bool) -> 
 
 
 def test_gradients_that_a_loop_drops_are_no_part_of_a_snapshot() -> None:
-    """They would be zero where an undisturbed rank has none."""
+    """Gradients would be zero where an undisturbed rank has none."""
     rank, restored = Rank(), Rank()
     turn_with_zeros(rank, at_end=False)
     rank.boundary.drops_gradients(rank.optimizer)

@@ -414,7 +414,7 @@ def test_memory_that_is_reserved_is_there_before_the_first_copy() -> None:
 
 
 async def test_a_keeper_drops_a_copy_that_not_all_ranks_have_when_the_next_one_is_offered() -> None:
-    """It may receive the next one before it takes its own snapshot of that step, and must not drop that one then."""
+    """Keepers may receive the next one before they take their own snapshot of that step, and must not drop it then."""
     ours, theirs = (SnapshotMemory(os.memfd_create("rekindle-snapshots-of-a-test")) for _ in range(2))
     lines, keeper = SnapshotLines(ours, 0, "127.0.0.1"), SnapshotLines(theirs, 1, "127.0.0.1")
     keeper.begin(None)

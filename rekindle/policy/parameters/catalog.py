@@ -53,7 +53,7 @@ STRATEGY_OF_FLAG = {
 
 
 class Place(StrEnum):
-    """Where a parameter stands."""
+    """Place of a parameter."""
 
     LABEL = "label of the job"
     ANNOTATION = "annotation of the job"

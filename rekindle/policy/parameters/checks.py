@@ -1,4 +1,4 @@
-"""All checks of a job file, and what it would be given."""
+"""Runs all checks of a job file, and finds the variables that it would be given."""
 
 from rekindle.model import keys
 from rekindle.policy.parameters import contradictions, own, pods, spelling

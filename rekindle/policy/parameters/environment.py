@@ -30,7 +30,7 @@ MS_ENABLE_THM = "MS_ENABLE_THM"
 
 
 class Table(StrEnum):
-    """Which table applies."""
+    """Choice between the two tables."""
 
     PUBLISHED = "published"
     OPERATOR = "operator"

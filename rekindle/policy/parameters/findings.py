@@ -1,4 +1,4 @@
-"""What is wrong with a job file, and the wishes that its owner has written into it."""
+"""Findings about a job file, and the wishes that its owner has written into it."""
 
 import re
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ LABELS, ANNOTATIONS = "metadata.labels", "metadata.annotations"
 
 class Level(StrEnum):
     ERROR = "error"
-    """Something that the job asks for will not work."""
+    """Setting that does not work."""
     WARNING = "warning"
-    """It works, and probably not as its owner expects."""
+    """Setting that works, but probably not as its owner expects."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Finding:
     """Path of the field, as in the file."""
     message: str
     fix: str = ""
-    """What to write instead. Empty: the message says it."""
+    """Text to write instead. Empty: the message says it."""
 
 
 def error(field: str, message: str, fix: str = "") -> Finding:

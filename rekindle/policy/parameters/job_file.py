@@ -113,7 +113,7 @@ class Template:
 
 @dataclass(frozen=True)
 class JobFile:
-    """One job of a file."""
+    """Job of a file."""
 
     document: Document
     kind: str
@@ -123,7 +123,7 @@ class JobFile:
     annotations: Mapping[str, Any]
     templates: tuple[Template, ...]
     others: tuple[Document, ...] = field(repr=False)
-    """All objects of the file."""
+    """Objects of the file, the job included."""
 
     @property
     def containers(self) -> list[Container]:

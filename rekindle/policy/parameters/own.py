@@ -1,4 +1,4 @@
-"""What Rekindle itself makes of a job file: errors of its own annotations and fields, and the modes that the job can have."""
+"""Reads a job file as Rekindle registers it: errors of its own annotations and fields, and the modes that the job can have."""
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime

@@ -10,7 +10,7 @@ from rekindle.model.problems import did_you_mean
 SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
 
 YAML_WORDS = {"yes": "on", "true": "on", "no": "off", "false": "off"}
-"""Other words for truth values, where `on` and `off` are meant."""
+"""Words for truth values that mean `on` or `off`."""
 
 LONGEST_MENDED = 500
 """Maximum length of a value for which another one is proposed."""
@@ -37,7 +37,7 @@ class Values(Protocol):
 
 @dataclass(frozen=True)
 class Words:
-    """One of several words."""
+    """Word out of several."""
 
     words: tuple[str, ...]
 
