@@ -98,7 +98,8 @@ def _mend_of(error: RPCError, namespace: str) -> str:
 
 
 def _days(time: timedelta) -> str:
-    return f"{time.days} days" if time.days else f"{time.total_seconds() / 3600:g} hours"
+    number, unit = (time.days, "day") if time.days else (time.total_seconds() / 3600, "hour")
+    return f"{number:g} {unit}{'' if number == 1 else 's'}"
 
 
 async def _attributes(client: Client) -> Link:

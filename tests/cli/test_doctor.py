@@ -71,6 +71,7 @@ async def test_a_server_without_a_control_worker_says_how_to_start_one(own_serve
         ("search attributes", Health.OK),
         ("control worker", Health.FAILED),
     ]
+    assert found["Temporal"].words.endswith("keeps closed workflows for 1 day")
     assert "none has ever started" in found["control worker"].words
     assert "rekindle dev" in found["control worker"].mend
 
