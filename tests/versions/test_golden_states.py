@@ -115,6 +115,7 @@ async def released(temporal: WorkflowEnvironment, state: Path, maintenance: Path
     job = Job.model_validate(stored["job"])
     cluster = ScriptedCluster(job)
     stored["holders"] = [cluster.holder(rank).metadata.uid[:HOLDER] for rank in range(job.pods)]  # the pods of then are here
+    stored["small"] = None  # so no pod is missing
     old, goes_on = f"{job.id}-old", asyncio.Event()
     script = Script(before_status=lambda _: goes_on.wait())
     async with harness(temporal, job, cluster, build_id=old, offer_again=OFTEN) as world, world.peer(script) as peer:

@@ -169,7 +169,7 @@ async def test_a_change_that_fails_loses_no_incident(temporal: WorkflowEnvironme
         monkeypatch.setattr(cluster, "annotate_node", refused)
         await records.tell(incident(1), incident(2))
         await asked.wait()
-        await records.world.recorded(records.handle, "TIMER_STARTED")
+        await records.world.recorded(records.handle, "ACTIVITY_TASK_FAILED")
         monkeypatch.setattr(cluster, "annotate_node", write)
         await records.world.skip(node_record.AGAIN, records.handle)
         await records.settled(0, aside=True)
