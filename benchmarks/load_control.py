@@ -19,6 +19,7 @@ from rekindle.model.job import Job, JobId
 from rekindle.model.keys import POD_TYPE, RANK_INDEX
 from rekindle.model.rule_file import plain
 from rekindle.temporal import connect, ensure_search_attributes
+from rekindle.worker_plugin import plugin
 from tests.fakes.scripted_cluster import ScriptedCluster
 from workers.control import control_worker
 
@@ -96,7 +97,7 @@ async def main() -> None:
     options = parser.parse_args()
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    client, cluster = await connect(), ManyJobs(options.pods_file)
+    client, cluster = await connect(plugins=[plugin()]), ManyJobs(options.pods_file)
     for job_id in options.jobs:
         cluster.begin(job_id)
     await ensure_search_attributes(client)

@@ -1,11 +1,12 @@
-"""Temporal plugin that clients, workers and the replayer share, and the typed search attributes.
+"""Connections to Temporal with the converter of our payloads, and the typed search attributes.
 
-Called by `rekindle.client` and by the processes of `workers`.
+Called by `rekindle.client` and by the processes of `workers`. Imports nothing of Temporal's workers, which take as long to import
+as everything else that a client needs.
 """
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,38 +14,13 @@ from typing import Any
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
-from temporalio.client import Client, WithStartWorkflowOperation
+from temporalio.client import Client, Plugin, WithStartWorkflowOperation
 from temporalio.common import SearchAttributeKey
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.envconfig import ClientConfig, ClientConnectConfig
-from temporalio.plugin import SimplePlugin
 from temporalio.service import RPCError, RPCStatusCode
-from temporalio.worker import Interceptor, WorkflowRunner
-from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-from rekindle.absent import Leaving
-from rekindle.arguments import Arguments
-from rekindle.current_span import CurrentSpan
 from rekindle.errors import BadInput, Unavailable
-from rekindle.otlp import exporter
-
-PASSED_THROUGH = (
-    "rekindle.model",
-    "rekindle.ids",
-    "rekindle.errors",
-    "rekindle.otlp",
-    "rekindle.spans",
-    "rekindle.temporal",
-    "activities",
-    "workflows.metrics",
-    "prometheus_client",
-    "pydantic",
-    "temporalio",
-)
-"""Modules that the sandbox does not reload for each workflow.
-
-`rekindle.policy` is not among them, so that the sandbox checks our decisions.
-"""
 
 TASK_TIMEOUT = timedelta(seconds=2)
 """Workflow task timeout of every workflow. It is the delay that a killed worker causes after its sticky queue has timed out."""
@@ -92,33 +68,14 @@ def living(workflow: str) -> str:
     return f"WorkflowType = '{workflow}' AND (ExecutionStatus = 'Running' OR ({continued}))"
 
 
-def _runner(wanted: WorkflowRunner | None) -> WorkflowRunner:
-    """Returns the sandbox with the modules that are passed through, or another runner if the worker requests it.
-
-    Missing search attributes are removed from commands of workflows.
-    """
-    if wanted is not None and not isinstance(wanted, SandboxedWorkflowRunner):
-        return Leaving(wanted)
-    return Leaving(SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_modules(*PASSED_THROUGH)))
-
-
-def plugin() -> SimplePlugin:
-    """Returns the plugin.
-
-    It sets the converter of clients, workers and the replayer; for the latter two also the checks of arguments, and the sandbox
-    unless a worker requests another runner. Where traces are on, log lines carry their spans.
-    """
-    interceptors: list[Interceptor] = [Arguments(), CurrentSpan()] if exporter() else [Arguments()]
-    return SimplePlugin("rekindle", data_converter=pydantic_data_converter, workflow_runner=_runner, interceptors=interceptors)
-
-
-async def connect(address: str = "", *, lazy: bool = False, started_here: bool = False) -> Client:
+async def connect(address: str = "", *, lazy: bool = False, started_here: bool = False, plugins: Sequence[Plugin] = ()) -> Client:
     """A client of the Temporal service that the environment names (`TEMPORAL_ADDRESS`, `TEMPORAL_NAMESPACE`, ...).
 
     Args:
         address: `host:port`, instead of the environment's.
         started_here: it is the embedded server of a stack on this machine. What the environment and the configuration file say of
             another one (namespace, keys, TLS) is not meant for it.
+        plugins: those of the workers that use the client (`rekindle.worker_plugin`).
 
     Raises:
         BadInput: the environment or the configuration file cannot be used.
@@ -127,7 +84,7 @@ async def connect(address: str = "", *, lazy: bool = False, started_here: bool =
     config = ClientConnectConfig() if started_here else _configuration()
     config["target_host"] = address or config.get("target_host", "localhost:7233")
     try:
-        return await Client.connect(**config, plugins=[plugin()], lazy=lazy)
+        return await Client.connect(**config, data_converter=pydantic_data_converter, plugins=plugins, lazy=lazy)
     except (OSError, ValueError) as error:
         raise _unusable(error) from error
     except RuntimeError as error:

@@ -25,6 +25,7 @@ from rekindle.policy.modes.mode_table import MODES as ROWS
 from rekindle.settings import Settings, read_settings
 from rekindle.telemetry import configure_logging
 from rekindle.temporal import STICKY_TIMEOUT, connect, ensure_search_attributes, identity_of
+from rekindle.worker_plugin import plugin
 from workers.attributes import SearchAttributesKept
 from workers.clusters import cluster_of
 from workers.process import Process, run, temporal_answers
@@ -160,7 +161,7 @@ async def serve(settings: Settings) -> None:
     named = await connect(lazy=True)
     cluster_here = cluster_of(settings, lambda: identity_of(named), recovers=True)
     async with running as process, cluster_here as cluster:
-        client = await connect()
+        client = await connect(plugins=[plugin()])
         await ensure_search_attributes(client)
         # The sandbox polices workflows in the tests; here it would cost 15 ms of a recovery's first order (docs/decisions/0009).
         build_id = settings.build_id or build_of_code()

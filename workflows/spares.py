@@ -13,6 +13,10 @@ from rekindle.model import bounds, stored
 from rekindle.model.spares import SpareAnswer, SpareClaim, SpareClaims, SpareQuestion
 from rekindle.policy.placement import spares
 
+ROOM = 200
+"""Number of history events after which the workflow begins a new run. A control worker that follows a dead one replays the run
+before it answers: a thousand recoveries within a run cost the next one a second."""
+
 LINGERS = timedelta(minutes=10)
 """Time after the last claim in which the workflow waits for another one, so that single recoveries share a run."""
 
@@ -62,7 +66,7 @@ class Spares:
     @staticmethod
     def _moves_on() -> bool:
         info = workflow.info()
-        return info.is_continue_as_new_suggested() or info.is_target_worker_deployment_version_changed()
+        return info.get_current_history_length() > ROOM or info.is_target_worker_deployment_version_changed()
 
     def _show(self) -> None:
         workflow.set_current_details(bounds.details("\n".join(f"- {spares.words(one)}" for one in self._claims)))

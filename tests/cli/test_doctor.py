@@ -18,7 +18,8 @@ from rekindle.ids import Updates
 from rekindle.model.attachment import Attachment
 from rekindle.model.explained import NodesNow
 from rekindle.nodes import Nodes
-from rekindle.temporal import Attributes, plugin, register_attributes
+from rekindle.temporal import Attributes, register_attributes
+from rekindle.worker_plugin import plugin
 from tests.fakes.peer import Script
 from tests.support.harness import Harness, a_job, harness, training
 from tests.support.temporal import skipping_server

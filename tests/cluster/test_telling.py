@@ -18,7 +18,7 @@ from rekindle.model.limits import Limits
 from rekindle.model.manifest import job_of
 from rekindle.model.state import Registration
 from rekindle.policy.detection.watcher_updates import End, News, Register, Sighted
-from rekindle.temporal import plugin
+from rekindle.worker_plugin import plugin
 from tests.fakes.scripted_job import HELD, scripted_jobs
 from tests.support import job_views
 from tests.support.cluster import environment

@@ -10,7 +10,7 @@ from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer
 from temporalio.workflow import NondeterminismError
 
-from rekindle.temporal import plugin
+from rekindle.worker_plugin import plugin
 from tests.replay.scenes import SCENES
 from tests.support.changed import HurriedHotSwitch
 from workers.control import MODES

@@ -13,7 +13,7 @@ from temporalio.client import Client
 from rekindle.cli.ports import free_ports
 from rekindle.cli.stack import Addresses, Member, Stack, server_root, temporal_command
 from rekindle.cluster_client import ClusterClient
-from rekindle.temporal import plugin
+from rekindle.worker_plugin import plugin
 from tests.fakes.proxy import Proxy, Watcher
 
 PYTHON = (sys.executable, "-P", "-m")

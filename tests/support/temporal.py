@@ -7,7 +7,8 @@ from pathlib import Path
 import hypothesis as _early  # noqa: F401  # see below
 from temporalio.testing import WorkflowEnvironment
 
-from rekindle.temporal import ATTRIBUTES, plugin
+from rekindle.temporal import ATTRIBUTES
+from rekindle.worker_plugin import plugin
 from tests.support.sampling import ALL
 
 # On CPython 3.11 `ast.parse` may fail with "AST constructor recursion depth mismatch" in a process that ran workflows. The pytest

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from rekindle_wire.training_pb2_grpc import ProgressAsyncStub
 
 MILLISECONDS = 1e-3
-UNSEEN = 0.02
-"""Longest time of an incident in seconds that no span explains."""
+UNSEEN = 0.2
+"""Longest time of an incident in seconds that no span explains. On a busy machine, a step follows another that much later."""
 
 
 def seen(fault: Fault) -> Fault:

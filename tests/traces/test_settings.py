@@ -168,7 +168,7 @@ IMPORTS = """
 import importlib, sys
 importlib.import_module(sys.argv[1])
 from rekindle.otlp import exporting
-from rekindle.temporal import plugin
+from rekindle.worker_plugin import plugin
 with exporting("control"):
     plugin()
 print([name for name in sys.modules if name.startswith("opentelemetry")])

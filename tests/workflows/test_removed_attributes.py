@@ -13,7 +13,8 @@ from temporalio.worker import Replayer
 
 from rekindle.absent import ABSENT
 from rekindle.model.mode import Outcome
-from rekindle.temporal import WANTED, Attributes, plugin, register_attributes, registered_attributes
+from rekindle.temporal import WANTED, Attributes, register_attributes, registered_attributes
+from rekindle.worker_plugin import plugin
 from tests.fakes.peer import Script
 from tests.support.harness import a_job, harness, sub_health, training
 from tests.support.temporal import skipping_server

@@ -26,7 +26,7 @@ from rekindle.model.spares import SpareAnswer, SpareClaim, SpareClaims, SpareNew
 from rekindle.model.state import JobState
 from rekindle.policy.drain import drain_verdicts
 from rekindle.policy.placement.spares import NAMED
-from rekindle.temporal import plugin
+from rekindle.worker_plugin import plugin
 from tests.fakes.peer import Script, ScriptedPeer
 from tests.fakes.scripted_cluster import ScriptedCluster
 from tests.support.harness import Harness, a_job, sub_health, training
@@ -34,7 +34,7 @@ from tests.workflows.test_dead_workers import task_queues, waits
 from tests.workflows.test_process_level import ELSEWHERE, ESCALATE, RECOVERED, RESTART, elsewhere, ladder
 from workers.sticky_queues import leave_sticky_queues
 from workflows import job_reducers
-from workflows.spares import Spares
+from workflows.spares import ROOM, Spares
 
 
 class Sized(ScriptedCluster):
@@ -145,6 +145,18 @@ async def test_a_worker_that_starts_takes_the_decision_off_the_queue_of_the_one_
         await claims.release()
         tasks = await task_queues(claims.handle, more_than=before)
         assert tasks[before] == TaskQueueKind.TASK_QUEUE_KIND_NORMAL
+
+
+async def test_the_decision_begins_a_new_run_before_its_history_is_long(temporal: WorkflowEnvironment) -> None:
+    """A control worker that follows a dead one replays the run before it answers a recovery. The claims go on in the new run."""
+    async with one_spare(temporal, a_job()) as (_world, _peer, claims):
+        await claims.rival()
+        first = (await claims.handle.describe()).run_id
+        async with asyncio.timeout(60):
+            while (now := await claims.handle.describe()).run_id == first:
+                await claims.rival(incident=now.history_length)
+        assert now.history_length < ROOM
+        await claims.settled("rival")
 
 
 async def test_the_history_of_all_claims_replays(temporal: WorkflowEnvironment) -> None:

@@ -16,7 +16,7 @@ from rekindle.model.cluster import JobPhase
 from rekindle.model.links import NodeLinks
 from rekindle.model.plan import Control, Stage, SwitchPlan, Upgrade, UpgradeRequest, Where, Word
 from rekindle.policy.operations.switch_upgrade import now
-from rekindle.temporal import plugin
+from rekindle.worker_plugin import plugin
 from tests.fakes.peer import Script
 from tests.support.harness import sub_health
 from tests.workflows.support.fleet import FIRST, SECOND, Two, two_jobs

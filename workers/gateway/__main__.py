@@ -7,6 +7,7 @@ from rekindle.otlp import exporting
 from rekindle.settings import Settings, read_settings
 from rekindle.telemetry import configure_logging
 from rekindle.temporal import connect
+from rekindle.worker_plugin import plugin
 from workers.gateway.caller_auth import senders_of
 from workers.gateway.job_series import SERIES
 from workers.gateway.public_fault_service import public_faults_of
@@ -26,7 +27,7 @@ async def main() -> None:
 
 async def serve(settings: Settings) -> None:
     async with Process(settings) as process, senders_of(settings) as senders, public_faults_of(settings) as kept:
-        gateway = Gateway(await connect(), settings, senders=senders)
+        gateway = Gateway(await connect(plugins=[plugin()]), settings, senders=senders)
         gateway.public_faults.kept = kept
         process.expose(SERIES.text)
         port = await gateway.start()
