@@ -9,8 +9,8 @@ Jobs are named by their id (UID) or, where it is unique, by their name. Errors a
 import asyncio
 import re
 import uuid
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, Self
 
@@ -124,8 +124,9 @@ class Rekindle:
         return [_job_row(run) async for run in self._list(query)]
 
     async def find(self, job: str, *, ended: bool = False) -> str:
-        """Returns the id of a job that is given by id or by name; with `ended` also that of one that has ended, the newest of its
-        name.
+        """Returns the id of a job that is given by id or by name. With `ended`, one that has ended is found too.
+
+        Of several that have ended, the newest one of the name is returned.
 
         Raises:
             BadInput: no job, or several, by that name.
@@ -169,6 +170,50 @@ class Rekindle:
         except (RPCError, WorkflowQueryFailedError) as error:
             raise Unavailable(f"no control worker answered: {in_words(error)}") from error
         return status
+
+    async def submit(self, described: str | Mapping[str, object]) -> str:
+        """Starts a job on the cluster of `rekindle dev`, and returns its id. On Kubernetes, jobs are objects: `kubectl apply`.
+
+        Args:
+            described: one job as YAML, or what that YAML contains.
+
+        Raises:
+            BadInput: one line for every wrong field. ClusterUnavailable: no such cluster runs.
+        """
+        from rekindle.cluster_client import ClusterClient
+        from rekindle.model.manifest import parse, parsed
+        from rekindle.settings import read_settings
+
+        settings = read_settings()
+        if settings.cluster == "kubernetes":
+            raise BadInput(
+                "REKINDLE_CLUSTER: kubernetes is not accepted here, where jobs are objects: kubectl apply (accepted: local)"
+            )
+        job = parse(described) if isinstance(described, str) else parsed(described)
+        async with ClusterClient(settings.socket) as cluster:
+            return (await cluster.submit(job)).metadata.uid
+
+    async def watch(self, job: str, *, every: float = 1.0) -> AsyncGenerator[JobStatus, None]:
+        """Yields the status of a job at once and after each change, until the job has ended. Waits for a control worker.
+
+        Args:
+            every: seconds between two looks.
+
+        Raises:
+            BadInput: no such job. Unavailable: Temporal does not answer.
+        """
+        job_id = await self.find(job, ended=True)
+        last: JobStatus | None = None
+        while True:
+            lives = await self.lives(job_id)
+            with suppress(Unavailable):
+                status = await self._status(self.temporal.get_workflow_handle(ids.job_workflow(job_id)))
+                if status != last:
+                    yield status
+                    last = status
+                if not lives:
+                    return
+            await asyncio.sleep(every)
 
     async def account(self, job: str, run: str | None = None) -> Accounted:
         """Returns what the time of a job was spent on, up to now or to its end.
