@@ -26,6 +26,9 @@ COMMANDS = {
         "Explain JOB or NODE: what is seen, which rule decides about it, since when, and when it counts."
     ),
     "rekindle.cli.doctor:doctor": "Examine the installation link by link, and say how to mend what is broken.",
+    "rekindle.cli.uninstall:uninstall": (
+        "Remove what an installation has left on jobs, pods and nodes of a Kubernetes cluster. Jobs train on."
+    ),
     "rekindle.cli.check:check": (
         "Check FILE before it is applied: training jobs of any kind, or rules (a file, or a ready-made set: plain, nvidia, "
         "ascend)."

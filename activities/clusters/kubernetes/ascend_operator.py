@@ -305,9 +305,18 @@ class StoppedByVolcano:
 async def switch_recovery(ops: PodAccess, job: Workload, before: str, after: str) -> None:
     """Changes the label of process-level recovery from `before` to `after`. A job without the label is left unchanged."""
     with suppress(NotFound):
-        if _labels(await _group(ops, job)).get(PROCESS_RECOVER_ENABLE) != before:
+        if await _said(ops, job) != before:
             return
         await ops.api.patch(pod_group(job), {"metadata": {"labels": {PROCESS_RECOVER_ENABLE: after}}})
+
+
+async def is_recovery_paused(ops: PodAccess, job: Workload) -> bool:
+    """Returns whether process-level recovery is on `pause`: Volcano restarts the job as a whole."""
+    return await _said(ops, job) == "pause"
+
+
+async def _said(ops: PodAccess, job: Workload) -> str | None:
+    return _labels(await _group(ops, job)).get(PROCESS_RECOVER_ENABLE)
 
 
 async def _group(ops: PodAccess, job: Workload) -> Object:

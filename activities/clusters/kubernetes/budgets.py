@@ -36,7 +36,7 @@ class JobBudgets:
         found: dict[str, int] = {}
         unknown = 0
         for scope in self._reader.scopes:
-            async for page in self._api.pages(_path(scope), labelSelector=f"{PART_OF}={OURS},{JOB_ID}"):
+            async for page in self._api.pages(budgets_path(scope), labelSelector=f"{PART_OF}={OURS},{JOB_ID}"):
                 for budget in page.items:
                     metadata, pods = budget["metadata"], (budget.get("spec") or {}).get("minAvailable")
                     job_id = metadata["labels"][JOB_ID]
@@ -65,7 +65,7 @@ class JobBudgets:
         """
         if not job.kind.has_object:
             return
-        path, budget = _path(job.namespace), _budget(job, await self._reader.selector_of_ranks(job))
+        path, budget = budgets_path(job.namespace), _budget(job, await self._reader.selector_of_ranks(job))
         where = f"{path}/{budget['metadata']['name']}"
         try:
             await self._api.create(path, budget)
@@ -81,7 +81,7 @@ class JobBudgets:
         """Deletes the job's budget. A budget of the same name that belongs to another owner stays."""
         if not job.kind.has_object:
             return
-        where = f"{_path(job.namespace)}/{_name(job.name, job.uid)}"
+        where = f"{budgets_path(job.namespace)}/{_name(job.name, job.uid)}"
         with suppress(NotFound):
             found = await self._api.get(where)
             if _is_ours(found, job):
@@ -90,9 +90,9 @@ class JobBudgets:
     async def _ensure_none_left(self, job_id: str) -> None:
         """Deletes the budgets of a job that no longer exists. A job that is deleted without its pods leaves its budget too."""
         for scope in self._reader.scopes:
-            for budget in (await self._api.list(_path(scope), labelSelector=f"{PART_OF}={OURS},{JOB_ID}={job_id}")).items:
+            for budget in (await self._api.list(budgets_path(scope), labelSelector=f"{PART_OF}={OURS},{JOB_ID}={job_id}")).items:
                 with suppress(NotFound):
-                    path = _path(budget["metadata"]["namespace"])
+                    path = budgets_path(budget["metadata"]["namespace"])
                     await self._api.delete(f"{path}/{budget['metadata']['name']}", budget["metadata"]["uid"])
 
 
@@ -100,7 +100,7 @@ def _is_ours(budget: Object, job: Workload) -> bool:
     return job.uid in {owner["uid"] for owner in budget["metadata"].get("ownerReferences", ())}
 
 
-def _path(namespace: str) -> str:
+def budgets_path(namespace: str) -> str:
     where = f"/namespaces/{namespace}" if namespace else ""
     return f"/apis/policy/v1{where}/poddisruptionbudgets"
 
