@@ -82,6 +82,34 @@ def installation(wheels: Wheels, tmp_path_factory: pytest.TempPathFactory) -> It
     shutil.rmtree(home / "venv")  # gigabytes, where they are no hard links
 
 
+@pytest.fixture(scope="module")
+def client(wheels: Wheels, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    """Installs the wheel without extras, as a platform does."""
+    home = tmp_path_factory.mktemp("client")
+    run(["uv", "venv", "--quiet", str(home / "venv")], cwd=home)
+    python, lock = home / "venv" / "bin" / "python", ROOT / "requirements.lock"
+    command = ["uv", "pip", "install", "--quiet", "--python", str(python), "--constraints", str(lock)]
+    run([*command, str(wheels.control_plane)], cwd=home)
+    (home / "empty").mkdir()
+    yield Installation(bin=python.parent, cwd=home / "empty")
+    shutil.rmtree(home / "venv")
+
+
+def test_without_an_extra_client_and_commands_are_installed(client: Installation) -> None:
+    """Neither torch nor the libraries of the processes are there. Commands that need them name what to install."""
+    listed = run(["uv", "pip", "list", "--format", "freeze", "--python", str(client.bin / "python")], cwd=client.cwd)
+    names = {line.split("==")[0] for line in listed.splitlines()}
+    assert not names & {"torch", "numpy", "grpcio", "kubernetes", "prometheus-client", "rekindle-recovery-training"}
+    client.run("python", "-c", "import rekindle.client, rekindle.maintenances, rekindle.plans, rekindle.drains, rekindle.nodes")
+    (client.cwd / "job.yaml").write_text((ROOT / "examples" / "gpt.yaml").read_text())
+    assert "0 errors" in client.run("rekindle", "check", "job.yaml")
+    for command, extra in ((["rekindle", "dev"], "demo"), (["rekindle", "uninstall", "--check"], "kubernetes")):
+        done = subprocess.run(
+            [str(client.bin / command[0]), *command[1:]], cwd=client.cwd, capture_output=True, text=True, check=False
+        )
+        assert f'pip install "rekindle-recovery[{extra}]"' in done.stderr, done.stderr
+
+
 def contents(wheel: Path) -> set[str]:
     return set(zipfile.ZipFile(wheel).namelist())
 
@@ -95,7 +123,8 @@ def test_flat_names_stay_out_of_site_packages(wheels: Wheels) -> None:
 def test_the_server_is_carried_whole(wheels: Wheels) -> None:
     """Every module of the flat packages is in the wheel, below rekindle/_server, and what the control plane is built from."""
     modules = {path.relative_to(ROOT).as_posix() for name in FLAT for path in (ROOT / name).rglob("*.py")}
-    pins = {f"deploy/control-plane/{name}" for name in ("go.mod", "go.sum", "tools.go")}
+    pinned = ("control-plane", "temporal-server")
+    pins = {f"deploy/{folder}/{name}" for folder in pinned for name in ("go.mod", "go.sum", "tools.go")}
     assert {f"rekindle/_server/{file}" for file in modules | pins} <= contents(wheels.control_plane)
 
 
