@@ -29,6 +29,14 @@ demo-kubernetes: setup ## the same on a real Kubernetes control plane; the first
 test: setup ## every check, and of costly tests those that this commit samples; ends with the names of what failed
 	@.ci/checks
 
+.PHONY: temporal-cluster
+temporal-cluster: setup ## a Temporal service over PostgreSQL on port 7233, until Ctrl-C; the first time on a machine builds it
+	python -P -m simulators.temporal_cluster --state-dir /var/tmp/rekindle-temporal --port 7233
+
+.PHONY: temporal-cluster-test
+temporal-cluster-test: setup ## kill each process of such a service in the middle of recoveries
+	REKINDLE_TEMPORAL_CLUSTER=1 python -m pytest tests/temporal_cluster
+
 .PHONY: test-all
 test-all: setup ## the same with every test, workflows in their sandbox, and what the tests cover
 	@REKINDLE_TEST_ALL=1 .ci/checks
@@ -57,6 +65,10 @@ settings: setup ## generate docs/settings.md from the settings, limits, labels a
 .PHONY: parameters
 parameters: setup ## generate docs/parameters.md from the parameters of jobs
 	python -m docs.parameters
+
+.PHONY: api
+api: setup ## generate docs/api.md from the signatures and docstrings of what programs call
+	python -m docs.api
 
 .PHONY: lock
 lock: ## resolve requirements.lock again; UPGRADE=1 takes newer versions too

@@ -35,8 +35,9 @@ MOVES_ON = (
 )
 """Types of long-lived workflows, which move to another version when they are woken while idle. All others end on their own."""
 
-PAUSE = 0.2
-"""Seconds before a change is retried."""
+PAUSE, LONGEST_PAUSE = 0.2, 1.0
+"""Seconds before a change is retried; the pause doubles from the first to the second value. A server limits how often one is
+asked for."""
 
 TAKE_OVER_LIMIT = 60.0
 """Seconds within which the server must make a version current: it takes 2 to 5 for the first one of a deployment."""
@@ -54,8 +55,15 @@ CONFIRMED = timedelta(seconds=20)
 UNANSWERED = timedelta(seconds=60)
 """Time for which a draining worker stays if the server does not say what runs on its version."""
 
-NOT_YET = (RPCStatusCode.NOT_FOUND, RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.ABORTED, RPCStatusCode.UNAVAILABLE)
-"""Errors to retry: the server has not seen our worker yet, or another worker has changed the deployment at the same time."""
+NOT_YET = (
+    RPCStatusCode.NOT_FOUND,
+    RPCStatusCode.FAILED_PRECONDITION,
+    RPCStatusCode.ABORTED,
+    RPCStatusCode.UNAVAILABLE,
+    RPCStatusCode.RESOURCE_EXHAUSTED,
+)
+"""Errors to retry: the server has not seen our worker yet, is asked too often, or another worker has changed the deployment at the
+same time."""
 
 logger = logging.getLogger("versions")
 
@@ -122,14 +130,15 @@ class Upgrades:
         Raises:
             Unavailable: the server does not do so; the message has its answer.
         """
-        problem = "no answer"
+        problem, pause = "no answer", PAUSE
         try:
             async with asyncio.timeout(TAKE_OVER_LIMIT):
                 while True:
                     problem = await self._try_to_take_over()
                     if not problem:
                         return
-                    await asyncio.sleep(PAUSE)
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, LONGEST_PAUSE)
         except TimeoutError:
             raise Unavailable(f"version {self._build_id} could not be made current: {problem}") from None
 

@@ -33,6 +33,9 @@ async def dev(
     links: Annotated[
         bool, Parameter(negative="", help="Each node is a network namespace with two links, eth1 and eth2.")
     ] = False,
+    temporal: Annotated[
+        str, Parameter(help="host:port of a Temporal service to use, without TLS, instead of a server of its own.")
+    ] = "",
     temporal_port: Annotated[UInt16, Parameter(help="0: any free port.")] = 7233,
     ui_port: UInt16 = 8233,
     gateway_port: UInt16 = 8899,
@@ -54,7 +57,7 @@ async def dev(
         with interruptible():
             directory = state_dir.resolve()
             async with (
-                running(directory, machine, ports=ports, tell=status.update, warn=_warn) as started,
+                running(directory, machine, ports=ports, temporal=temporal, tell=status.update, warn=_warn) as started,
                 watched(directory, _warn),
             ):
                 on_interrupt(stop.set)
@@ -82,8 +85,9 @@ async def _until_either(one: asyncio.Event, other: asyncio.Event) -> None:
 
 def _print_addresses(addresses: Addresses, nodes: int, accelerators: int) -> None:
     console.print("[bold green]rekindle is running[/bold green]; Ctrl-C stops it")
-    console.print(f"  Temporal UI   {addresses.ui}")
-    console.print(f"  look here     {link(addresses.ui, NOW)}", soft_wrap=True, markup=False, highlight=False)
+    if addresses.ui:
+        console.print(f"  Temporal UI   {addresses.ui}")
+        console.print(f"  look here     {link(addresses.ui, NOW)}", soft_wrap=True, markup=False, highlight=False)
     console.print(f"  Temporal      {addresses.temporal}")
     console.print(f"  gateway       {addresses.gateway}")
     for name, url in addresses.metrics.items():

@@ -7,12 +7,14 @@ import asyncio
 import fcntl
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -58,6 +60,9 @@ KUBERNETES = "kubernetes"
 
 
 LAST_PORT = 65_535
+
+ADDRESS = re.compile(r"[^\s:/]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}")
+"""Pattern of the address of a service."""
 
 
 @dataclass(frozen=True)
@@ -344,10 +349,14 @@ async def running(
     machine: Machine,
     *,
     ports: Ports = Ports(),
+    temporal: str = "",
     tell: Callable[[str], None] = lambda _: None,
     warn: Callable[[str], None] = lambda _: None,
 ) -> AsyncIterator[Stack]:
     """Runs Temporal server, control worker, gateway, watcher and a cluster on this machine, until the block ends.
+
+    Args:
+        temporal: address `host:port` of a Temporal service that is used instead of a server of its own.
 
     Raises:
         BadInput: a setting is invalid, or the state directory cannot be used; nothing was started. Refused: a port or the state
@@ -355,12 +364,20 @@ async def running(
             end of its log.
     """
     read_settings()
+    if find_spec("grpc") is None:
+        raise Unavailable('the processes are not installed: pip install "rekindle-recovery[demo]"')
     checked_socket(state_dir / SOCKET)
+    if temporal and not ADDRESS.fullmatch(temporal):
+        raise BadInput(f"--temporal: {temporal!r} is not accepted, accepted is host:port, such as temporal.example.com:7233")
     if machine.links and machine.cluster is not ClusterKind.LOCAL:
         raise BadInput("--links: nodes have links of their own with --cluster local alone")
     with _locked(state_dir):
-        ports.ensure_free(machine.cluster)
-        async with _started(state_dir, machine, ports, tell) as stack:
+        (replace(ports, temporal=0, ui=0) if temporal else ports).ensure_free(machine.cluster)
+        if temporal:
+            stack = Stack(replace(_addresses(state_dir, machine.cluster.value, ports), temporal=temporal, ui=""), tell)
+        else:
+            stack = await _with_temporal(state_dir, machine, ports, tell)
+        async with _started(stack, state_dir, machine):
             stack.warn = warn
             yield stack
 
@@ -387,18 +404,17 @@ def _locked(state_dir: Path) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def _started(state_dir: Path, machine: Machine, ports: Ports, tell: Callable[[str], None]) -> AsyncIterator[Stack]:
-    stack = await _with_temporal(state_dir, machine.cluster.value, ports, tell)
+async def _started(stack: Stack, state_dir: Path, machine: Machine) -> AsyncIterator[None]:
     try:
         commands = _commands(stack.addresses, state_dir, machine)
         members = {name: _member(name, command, stack.addresses, state_dir) for name, command in commands.items()}
         if machine.cluster is ClusterKind.KUBERNETES:  # it creates the accounts of the other processes
-            tell("starting a Kubernetes control plane")
+            stack.tell("starting a Kubernetes control plane")
             await stack.start(members.pop("cluster"))
-        tell(f"starting {', '.join(members)}")
+        stack.tell(f"starting {', '.join(members)}")
         await asyncio.gather(*(stack.start(member) for member in members.values()))
         _write_details(state_dir, stack.addresses)
-        yield stack
+        yield
     finally:
         await stack.stop()
         (state_dir / DETAILS).unlink(missing_ok=True)
@@ -411,14 +427,14 @@ def _write_details(state_dir: Path, addresses: Addresses) -> None:
     unfinished.replace(state_dir / DETAILS)
 
 
-async def _with_temporal(state_dir: Path, cluster: str, ports: Ports, tell: Callable[[str], None]) -> Stack:
+async def _with_temporal(state_dir: Path, machine: Machine, ports: Ports, tell: Callable[[str], None]) -> Stack:
     """Starts the Temporal server, which comes first.
 
     If a free port is taken by another process before the server listens, another one is tried.
     """
     tell("starting the Temporal server")
     for attempt in range(1, ATTEMPTS + 1):
-        stack = Stack(_addresses(state_dir, cluster, ports), tell)
+        stack = Stack(_addresses(state_dir, machine.cluster.value, ports), tell)
         command = temporal_command(stack.addresses, state_dir / "temporal.db")
         try:
             await stack.start(_member("temporal", command, stack.addresses, state_dir))

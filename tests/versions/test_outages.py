@@ -21,6 +21,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle import deployment
+from rekindle.deployment import Deployment
 from rekindle.ids import Signals, job_workflow
 from tests.support.harness import Control, a_job, harness, register
 from workers import versions
@@ -127,6 +128,26 @@ async def test_a_job_that_cannot_be_woken_keeps_no_other_from_moving(
             await this.are_on_old(stuck)
             refusing.signals_to.clear()
             await this.are_on_old()
+
+
+async def test_a_worker_that_asks_too_often_waits_and_becomes_current(
+    temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service of several processes limits how often a deployment is asked for. The worker ended with a traceback."""
+    really_read, refused = deployment.read_deployment, 0
+
+    async def read(client: Client) -> Deployment:
+        nonlocal refused
+        if refused < 2:
+            refused += 1
+            raise RPCError("too many requests issued to Worker Deployment 'rekindle'", RPCStatusCode.RESOURCE_EXHAUSTED, b"")
+        return await really_read(client)
+
+    monkeypatch.setattr(deployment, "read_deployment", read)
+    async with two_jobs(temporal) as this:
+        refused = 0
+        await this.new.start()
+        assert (refused, (await really_read(this.client)).current) == (2, this.new.build_id)
 
 
 async def test_a_workflow_that_cannot_be_moved_keeps_no_other_from_moving(

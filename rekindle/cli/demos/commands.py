@@ -47,6 +47,7 @@ class Common:
     pods: Annotated[int, Parameter(help="2 or 4; the 4 ranks are spread over them.")] = 2
     at_step: Annotated[int, Parameter(help="When it happens.")] = 15
     cluster: Annotated[ClusterKind, Parameter(help="kubernetes: a real control plane, with kubelets that run processes.")] = LOCAL
+    temporal: Annotated[str, Parameter(help="host:port of a Temporal service to use instead of a server of its own.")] = ""
     output: Annotated[Format, Parameter(help="text for people; json: one object as the last line.")] = Format.TEXT
 
     @property
@@ -233,7 +234,7 @@ async def run_demo(options: Asked, scenario: type[Scenario[Asked]], title: str, 
     output = common.output
     with interruptible(), _kept_when_it_fails(directory), _progress(output, options.steps) as tell:
         machine = Machine(options.nodes, RANKS // options.pods, common.cluster, options.links)
-        async with running(directory, machine, tell=lambda text: tell(Step(text=text))) as stack:
+        async with running(directory, machine, temporal=common.temporal, tell=lambda text: tell(Step(text=text))) as stack:
             result = await scenario(options, stack, directory, tell).run()
             _show(result, title, output)
             await _wait_for_a_key(result, output)
