@@ -95,7 +95,7 @@ def test_only_jobs_that_ask_are_sent(kind: str, plain: list[Object]) -> None:
     asks, ours = webhook["matchConditions"]
     found = re.findall(r"\[([^]]*)\]\s*\.exists\(key, key in object\.metadata\.(labels|annotations)\)", asks["expression"])
     listed = {part: tuple(word.strip(" '") for word in words.split(",")) for words, part in found}
-    assert listed == {"labels": admission.LABELS, "annotations": admission.ANNOTATIONS}
+    assert listed == {"labels": admission.ASKING_LABELS, "annotations": admission.ASKING_ANNOTATIONS}
     assert ours["expression"].endswith(f"'system:serviceaccounts:' + '{NAMESPACE}')")
     (selector,) = webhook["namespaceSelector"]["matchExpressions"]
     assert selector == {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system", NAMESPACE]}

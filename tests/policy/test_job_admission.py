@@ -364,6 +364,19 @@ def test_a_change_that_adds_an_error_is_refused_with_that_error() -> None:
     assert validated(updated(mended, before), LIMITS).refusal
 
 
+def test_an_error_that_reads_differently_is_an_old_one() -> None:
+    """A job is scaled, and an annotation that was wrong before has another bound now. Another wrong value is refused."""
+    before = asking("Job")
+    before["metadata"]["annotations"]["rekindle.io/elastic"] = "9"
+    scaled = copy.deepcopy(before)
+    scaled["spec"]["parallelism"] = 3
+    verdict = validated(updated(before, scaled), LIMITS)
+    assert not verdict.refusal
+    assert verdict.warnings[0].startswith("metadata.annotations.rekindle.io/elastic: '9' is not accepted")
+    scaled["metadata"]["annotations"]["rekindle.io/elastic"] = "8"
+    assert "rekindle.io/elastic: '8' is not accepted" in validated(updated(before, scaled), LIMITS).refusal
+
+
 def test_a_job_that_begins_to_ask_is_judged() -> None:
     """Nobody looked at it before, so that no error of it is an old one."""
     before = job_of(NAMES["Job"])

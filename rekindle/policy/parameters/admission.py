@@ -4,7 +4,7 @@ Only a job that asks for recoveries is read, by a label or an annotation of the 
 what they read is bounded.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,14 +14,14 @@ from rekindle.model.limits import Limits
 from rekindle.policy.parameters.catalog import WATCHDOG, Place, at
 from rekindle.policy.parameters.checks import findings, wanted
 from rekindle.policy.parameters.environment import Table
-from rekindle.policy.parameters.findings import Finding, Level, warning
+from rekindle.policy.parameters.findings import ANNOTATIONS, LABELS, Finding, Level, warning
 from rekindle.policy.parameters.job_file import Container, JobFile, job_in, kind_of
 from rekindle.policy.parameters.kinds.table import Steps
 from rekindle.policy.parameters.reading import Document, mapping, sequence, text
 from rekindle.policy.parameters.values import quoted
 
-LABELS = tuple(sorted({*at(Place.LABEL), keys.MANAGED} - {keys.FRAMEWORK}))
-ANNOTATIONS = tuple(sorted({*at(Place.ANNOTATION), *keys.ANNOTATIONS, keys.HOT_RESET}))
+ASKING_LABELS = tuple(sorted({*at(Place.LABEL), keys.MANAGED} - {keys.FRAMEWORK}))
+ASKING_ANNOTATIONS = tuple(sorted({*at(Place.ANNOTATION), *keys.ANNOTATIONS, keys.HOT_RESET}))
 """Labels and annotations by which a job asks for recoveries. `framework` is a word of others, too."""
 
 MOST_VALUES = 20_000
@@ -92,9 +92,13 @@ def validated(request: Document, limits: Limits) -> Verdict:
     if job is None:
         return Verdict()
     known = set(_found(old)) if old else set()
-    found = [one for one in _found(job) if one not in known]
-    errors = [_line(one) for one in found if one.level is Level.ERROR]
-    return Verdict(_refusal(errors), tuple(_warnings([_line(one) for one in found if one.level is Level.WARNING])))
+    remaining = _remaining(job, old, known) if old else set()
+    errors, warnings = list[str](), list[str]()
+    for one in _found(job):
+        if one not in known:
+            is_refused = one.level is Level.ERROR and one.field not in remaining
+            (errors if is_refused else warnings).append(_line(one))
+    return Verdict(_refusal(errors), tuple(_warnings(warnings)))
 
 
 # ---- jobs that are read
@@ -118,7 +122,7 @@ def _asking(request: Document, part: str) -> Document:
 
 def _asks(metadata: Document) -> bool:
     labels, annotations = mapping(metadata.get("labels")), mapping(metadata.get("annotations"))
-    return any(key in labels for key in LABELS) or any(key in annotations for key in ANNOTATIONS)
+    return any(key in labels for key in ASKING_LABELS) or any(key in annotations for key in ASKING_ANNOTATIONS)
 
 
 def _is_part(metadata: Document) -> bool:
@@ -151,6 +155,18 @@ def _is_read(document: Document) -> bool:
 
 def _found(job: JobFile) -> list[Finding]:
     return [*findings(job), *_contradicted(job)]
+
+
+def _remaining(job: JobFile, old: JobFile, known: Collection[Finding]) -> set[str]:
+    """Returns the fields that were wrong before, and whose label or annotation was not changed. Their errors may read differently
+    now, such as one that names the number of pods."""
+
+    def is_changed(field: str) -> bool:
+        parts = ((LABELS, job.labels, old.labels), (ANNOTATIONS, job.annotations, old.annotations))
+        keys_of = ((field.removeprefix(f"{part}."), now, before) for part, now, before in parts if field.startswith(f"{part}."))
+        return any(now.get(key) != before.get(key) for key, now, before in keys_of)
+
+    return {one.field for one in known if one.level is Level.ERROR and not is_changed(one.field)}
 
 
 def _contradicted(job: JobFile) -> Iterator[Finding]:
