@@ -146,6 +146,10 @@ async def test_a_dry_run_shows_the_patch_and_what_is_wrong(
         assert (code, output) == (1, "")
         assert 'fix: recover-strategy: "retry,recover"' in errors
         assert not await is_there(namespace, namespace.path("jobs", "gpt"))
+        unnamed = job("retry")
+        unnamed["metadata"] |= {"name": None, "generateName": "gpt-"}
+        code, output, errors = await tried(unnamed)
+        assert (code, variables(json.loads(output)) > INJECTED, errors) == (0, True, "")
 
 
 async def test_jobs_pass_while_the_webhook_is_away(found: Installed, namespace: Namespace, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from rekindle.policy.parameters.admission import (
 from rekindle.policy.parameters.job_file import jobs_of
 from rekindle.policy.parameters.kinds.table import KINDS
 from tests.policy.broken_jobs import FOLDER, RECIPE
+from tests.support.cluster import ROOT
 from tests.support.json_patch import patched
 
 FILES = sorted((FOLDER / "kinds").glob("*.yaml"))
@@ -238,6 +239,13 @@ def test_a_right_job_is_admitted(file: Path) -> None:
     job["metadata"] |= {"uid": "u", "generation": 1, "managedFields": [{"manager": "kubectl"}], "creationTimestamp": "now"}
     job["status"] = {"active": 1}
     assert validated(created(admitted(job)), LIMITS) == Verdict()
+
+
+@pytest.mark.parametrize("file", sorted(ROOT.glob("examples/kubernetes/*.yaml")), ids=lambda file: file.stem)
+def test_examples_are_admitted(file: Path) -> None:
+    """A manager that is a Job of its own is left alone."""
+    for document in yaml.safe_load_all(file.read_text()):
+        assert not validated(created(admitted(document)), LIMITS).refusal
 
 
 def test_several_errors_are_named_at_once() -> None:

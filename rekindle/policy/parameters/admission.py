@@ -12,7 +12,7 @@ from rekindle.model import keys
 from rekindle.model.bounds import cut
 from rekindle.model.limits import Limits
 from rekindle.policy.parameters.catalog import WATCHDOG, Place, at
-from rekindle.policy.parameters.checks import findings, wanted
+from rekindle.policy.parameters.checks import findings, injected
 from rekindle.policy.parameters.environment import Table
 from rekindle.policy.parameters.findings import ANNOTATIONS, LABELS, Finding, Level, warning
 from rekindle.policy.parameters.job_file import Container, JobFile, job_in, kind_of
@@ -171,7 +171,7 @@ def _remaining(job: JobFile, old: JobFile, known: Collection[Finding]) -> set[st
 
 def _contradicted(job: JobFile) -> Iterator[Finding]:
     """Yields variables of the owner that differ from those of the strategies. Jobs of MindCluster have a check of their own."""
-    brought = wanted(job, Table.OPERATOR)
+    brought = injected(job, Table.OPERATOR)
     for container in _trained(job) if brought and not job.row.of_mindcluster else ():
         if container.has_others:
             words = "env comes before it: variables of the strategies that differ have to stand in env"
@@ -214,7 +214,7 @@ def _printed(line: str) -> str:
 
 
 def _patch(job: JobFile) -> Iterator[Operation]:
-    brought = wanted(job, Table.OPERATOR)
+    brought = injected(job, Table.OPERATOR)
     for container in _trained(job):
         missing = {name: brought[name] for name in sorted(brought) if name not in container.variables}
         if missing:

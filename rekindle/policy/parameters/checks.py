@@ -14,12 +14,7 @@ def findings(job: JobFile) -> list[Finding]:
 
 
 def injected(job: JobFile, table: Table) -> dict[str, str]:
-    """Returns the variables that MindCluster would give its containers, by name. Jobs that it does not know get none."""
-    return wanted(job, table) if job.row.of_mindcluster else {}
-
-
-def wanted(job: JobFile, table: Table) -> dict[str, str]:
-    """Returns the variables that follow from its strategies, by name."""
+    """Returns the variables that its containers are given, by name: by the Ascend Operator, or by the admission webhook."""
     wishes = Wishes(job)
     said = job.annotation(keys.RECOVER_STRATEGY)
     return variables(
