@@ -50,7 +50,8 @@ INJECTED = """
 ## Variables that follow from the strategies
 
 The first table is the published one. The second one is what the Ascend Operator does where it differs; `render` shows that one,
-or the published one with `--table published`. The words of several strategies are in one variable, sorted.
+or the published one with `--table published`. The words of several strategies are in one variable, sorted. The
+[admission webhook](webhook.md) adds the variables of the second one to jobs that the Ascend Operator does not know.
 
 | strategy | framework | published | operator |
 |---|---|---|---|

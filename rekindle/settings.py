@@ -25,7 +25,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter="__", frozen=True)
 
     gateway_host: str = Field(default="127.0.0.1", validation_alias="POD_IP")
-    """Address on which the gateway listens: the pod's own. Source: ClusterD."""
+    """Address on which the gateway and the admission webhook listen: the pod's own. Source: ClusterD."""
 
     gateway_port: int = Field(default=8899, ge=0, le=65535)
     """Port of the gateway; 0 means any free one. Source: ClusterD."""
@@ -130,6 +130,15 @@ class Settings(BaseSettings):
     """Address of Temporal's web UI, such as `https://temporal.example.com`, for the links that commands print.
 
     Empty: no links are printed.
+    """
+
+    webhook_port: int = Field(default=8443, ge=0, le=65535)
+    """Port of the admission webhook; 0 means any free one."""
+
+    webhook_certificates: Path | None = None
+    """Folder with `tls.crt` and `tls.key` of the admission webhook, such as a mounted Secret of cert-manager.
+
+    By default the webhook makes its certificates, and keeps them in the Secret `rekindle-webhook`.
     """
 
     health_port: int = Field(default=0, ge=0, le=65535)

@@ -88,7 +88,7 @@ async def render(file: JobOrRules, *, table: Table = Table.OPERATOR, output: Out
     for job, env, modes, errors in rendered:
         console.print(Text(_title(job), style="bold"))
         words = yaml.safe_dump([{"name": name, "value": value} for name, value in sorted(env.items())], sort_keys=False)
-        console.print(Text(f"env:\n{words}" if env else "env: nothing is injected\n"), soft_wrap=True, end="")
+        console.print(Text(f"env:{_injector(job)}\n{words}" if env else "env: nothing is injected\n"), soft_wrap=True, end="")
         rows = [(one.mode.value, numbered("pod rank", one.pod_ranks) if one.pod_ranks else "", _verdict(one)) for one in modes]
         print_columns(("mode", "of", "possible"), rows)
         if errors:
@@ -122,6 +122,10 @@ def _content(file: Path) -> str | None:
         return file.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"FILE: {file} cannot be read: {error}") from error
+
+
+def _injector(job: JobFile) -> str:
+    return "" if job.row.of_mindcluster else "  # by the admission webhook, if it is installed"
 
 
 def _show_findings(job: JobFile, problems: list[Finding]) -> None:

@@ -64,7 +64,13 @@ def _is_close(name: str, other: str) -> bool:
     """Returns whether two names differ only in case, hyphens, underscores or about one letter in eight. Their prefixes
     (`rekindle.io/`) must be equal: keys with other prefixes may have any name."""
     (prefix, _, own), (other_prefix, _, other_own) = name.rpartition("/"), other.rpartition("/")
-    return prefix.lower() == other_prefix and SequenceMatcher(None, _plain(own), _plain(other_own)).ratio() >= CLOSE
+    return prefix.lower() == other_prefix and _is_similar(_plain(own), _plain(other_own))
+
+
+def _is_similar(name: str, other: str) -> bool:
+    """Returns whether so many letters are the same. Lengths that differ too much are not compared, which would take most time."""
+    most = 2 * min(len(name), len(other))
+    return most >= CLOSE * (len(name) + len(other)) and SequenceMatcher(None, name, other).ratio() >= CLOSE
 
 
 def _plain(name: str) -> str:

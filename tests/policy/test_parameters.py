@@ -320,6 +320,15 @@ def test_render_prints_variables_and_modes(capsys: pytest.CaptureFixture[str]) -
     assert {"mode": "online retry", "pods": [], "against": []} in job["modes"]
 
 
+def test_render_says_who_injects(capsys: pytest.CaptureFixture[str]) -> None:
+    """The Ascend Operator knows no Job: only the admission webhook gives it variables."""
+    assert ended("render", str(FOLDER / "kinds" / "job.yaml")) == 0
+    assert (
+        "env:  # by the admission webhook, if it is installed\n- name: ELASTIC_PROCESS_RECOVER_ENABLE\n"
+        in capsys.readouterr().out
+    )
+
+
 @pytest.mark.parametrize(
     ("part", "key", "right", "wrong"),
     [

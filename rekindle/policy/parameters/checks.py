@@ -14,9 +14,7 @@ def findings(job: JobFile) -> list[Finding]:
 
 
 def injected(job: JobFile, table: Table) -> dict[str, str]:
-    """Returns the variables that its containers would be given. Only components of MindCluster give any."""
-    if not job.row.of_mindcluster:
-        return {}
+    """Returns the variables that its containers are given, by name: by the Ascend Operator, or by the admission webhook."""
     wishes = Wishes(job)
     said = job.annotation(keys.RECOVER_STRATEGY)
     return variables(

@@ -3,7 +3,7 @@
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -11,19 +11,29 @@ import yaml
 
 from rekindle.errors import MALFORMED, BadInput
 from rekindle.model import keys
+from rekindle.model.limits import Limits
 from rekindle.model.manifest import Loader
 from rekindle.model.training_side import TrainingSide
-from rekindle.policy.parameters.kinds.table import KINDS, KindRow
+from rekindle.policy.parameters.kinds.table import KINDS, KindRow, Steps
 from rekindle.policy.parameters.reading import Document, as_text, mapping, number_of, sequence, text
 
 CONTAINER = "ascend"
 """Name of the container into which the Ascend Operator injects variables."""
+
+CONTAINERS = (CONTAINER, "pytorch")
+"""Names that controllers ask for, of the container of the ranks."""
 
 MOST_VALUES = 200_000
 """Maximum number of values in a document."""
 
 LONGEST_NUMBER = 18
 """Maximum number of digits."""
+
+LONGEST_SCRIPT = 100_000
+"""Maximum number of characters of a script that is read as a shell reads it. Of a longer one only blanks count."""
+
+MANAGER = "manager"
+"""Replica type of pods of the training side's manager."""
 
 UNBASED = {
     "tag:yaml.org,2002:int": re.compile(r"[-+]?(0b[01_]+|0o?[0-7_]+|0x[0-9a-fA-F_]+|0|[1-9][0-9_]*)$"),
@@ -73,7 +83,8 @@ def _expanded(node: yaml.Node, known: dict[int, int]) -> int:
 
 @dataclass(frozen=True)
 class Container:
-    path: str
+    steps: Steps
+    """Keys and numbers that lead to it in the document."""
     name: str
     variables: Mapping[str, str | None]
     """Environment variables by name. None: the value is not in the file, such as that of a field of the pod."""
@@ -87,6 +98,10 @@ class Container:
     """Number of each named port."""
     mounts: Mapping[str, str]
     """Path of each mounted volume, by the name of the volume."""
+
+    @property
+    def path(self) -> str:
+        return _path(self.steps)
 
 
 @dataclass(frozen=True)
@@ -102,13 +117,18 @@ class Template:
 
     @property
     def trained(self) -> tuple[Container, ...]:
-        """Container of the ranks: that with the name the Ascend Operator asks for, or with accelerators, or the first one."""
+        """Container of the ranks: that with the name a controller asks for, or with accelerators, or the first one."""
         specs = sequence(self.spec.get("containers"))
         ranked = sorted(
             zip(self.containers, specs, strict=False),
-            key=lambda pair: (pair[0].name != CONTAINER, not mapping(mapping(pair[1]).get("resources")).get("limits")),
+            key=lambda pair: (_place(pair[0].name), not mapping(mapping(pair[1]).get("resources")).get("limits")),
         )
         return tuple(container for container, _ in ranked[:1])
+
+    @property
+    def is_manager(self) -> bool:
+        """Returns whether its pods are the manager of the training side, which has no rank."""
+        return self.labels.get(keys.REPLICA_TYPE) == MANAGER
 
 
 @dataclass(frozen=True)
@@ -122,8 +142,10 @@ class JobFile:
     labels: Mapping[str, Any]
     annotations: Mapping[str, Any]
     templates: tuple[Template, ...]
-    others: tuple[Document, ...] = field(repr=False)
-    """Objects of the file, the job included."""
+    others: tuple[Document, ...] | None = field(repr=False)
+    """Objects of the file, the job included. None: it is read without a file."""
+    limits: Limits = field(default_factory=Limits)
+    """Limits of the installation that serves the job."""
 
     @property
     def containers(self) -> list[Container]:
@@ -159,13 +181,20 @@ def jobs_of(content: str) -> list[JobFile]:
         BadInput: it is not YAML, or there is no job of a known kind in it.
     """
     documents = [one for one in _unfolded(_documents(content)) if isinstance(one, dict)]
-    jobs = (_job(one, *named, tuple(documents)) for one in documents if (named := _kind(one)) is not None)
+    jobs = (_job(one, *named, tuple(documents)) for one in documents if (named := kind_of(one)) is not None)
     found = [job for job in jobs if not job.is_manager]
     if not found:
         there = ", ".join(sorted({text(one.get("kind")) or "an object without kind" for one in documents})) or "no object"
         accepted = ", ".join(f"{name} ({row.api})" for name, row in KINDS.items())
         raise BadInput(f"the file holds no training job but {there} (accepted: {accepted})")
     return found
+
+
+def job_in(document: Document, limits: Limits) -> JobFile | None:
+    """Returns the job that an object of a cluster is. None: it is none, or the manager of one."""
+    named = kind_of(document)
+    job = replace(_job(document, *named, None), limits=limits) if named else None
+    return job if job and not job.is_manager else None
 
 
 def _documents(content: str) -> list[object]:
@@ -184,7 +213,8 @@ def _unfolded(documents: list[object]) -> Iterator[object]:
         yield from sequence(of.get("items")) if str(of.get("kind", "")).endswith("List") else (document,)
 
 
-def _kind(document: Document) -> tuple[str, KindRow] | None:
+def kind_of(document: Document) -> tuple[str, KindRow] | None:
+    """Returns name and row of the kind of an object. None: it is no job."""
     kind, group = text(document.get("kind")) or "", (text(document.get("apiVersion")) or "").partition("/")[0]
     if kind == "Job" and group == "batch.volcano.sh":
         kind = "VolcanoJob"
@@ -192,7 +222,7 @@ def _kind(document: Document) -> tuple[str, KindRow] | None:
     return (kind, row) if row is not None and row.api.partition("/")[0] == group else None
 
 
-def _job(document: Document, kind: str, row: KindRow, others: tuple[Document, ...]) -> JobFile:
+def _job(document: Document, kind: str, row: KindRow, others: tuple[Document, ...] | None) -> JobFile:
     metadata = mapping(document.get("metadata"))
     return JobFile(
         document=document,
@@ -206,28 +236,38 @@ def _job(document: Document, kind: str, row: KindRow, others: tuple[Document, ..
     )
 
 
-def _template(path: str, role: str, replicas: object, body: object) -> Template:
+def _template(steps: Steps, role: str, replicas: object, body: object) -> Template:
     metadata, spec = (mapping(mapping(body).get(part)) for part in ("metadata", "spec"))
-    inside = path if path in ("spec", "spec.trainer") else f"{path}.spec"
+    is_template = steps[-1] == "template"
     containers = sequence(spec.get("containers"))
     return Template(
-        path=path,
+        path=_path(steps),
         role=role,
         replicas=number_of(replicas),
         labels=mapping(metadata.get("labels")),
         annotations=mapping(metadata.get("annotations")),
         spec=spec,
-        containers=tuple(_container(inside, number, mapping(one)) for number, one in enumerate(containers)),
+        containers=tuple(
+            _container((*steps, "spec", "containers", number) if is_template else steps, mapping(one))
+            for number, one in enumerate(containers)
+        ),
     )
 
 
-def _container(path: str, number: int, container: Document) -> Container:
-    own = path if path in ("spec", "spec.trainer") else f"{path}.containers.{number}"
+def _path(steps: Steps) -> str:
+    return ".".join(map(str, steps))
+
+
+def _place(name: str) -> int:
+    return CONTAINERS.index(name) if name in CONTAINERS else len(CONTAINERS)
+
+
+def _container(steps: Steps, container: Document) -> Container:
     variables = [mapping(one) for one in sequence(container.get("env"))]
     ports = [mapping(one) for one in sequence(container.get("ports"))]
     mounts = [mapping(one) for one in sequence(container.get("volumeMounts"))]
     return Container(
-        path=own,
+        steps=steps,
         name=text(container.get("name")) or "",
         variables={str(one.get("name", "")): None if "valueFrom" in one else as_text(one.get("value", "")) for one in variables},
         unquoted=frozenset(
@@ -240,7 +280,7 @@ def _container(path: str, number: int, container: Document) -> Container:
     )
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def _words(arguments: tuple[str, ...]) -> tuple[str, ...]:
     """Returns the words of a command line. An argument with blanks is a script for a shell."""
     return tuple(
@@ -251,11 +291,15 @@ def _words(arguments: tuple[str, ...]) -> tuple[str, ...]:
 def _of_script(script: str) -> Iterator[str]:
     """Yields the words of a script, and those inside its assignments and quotes."""
     joined = script.replace("\\\n", " ")
+    found = _of_shell(joined) if len(joined) <= LONGEST_SCRIPT else joined.split()
+    for word in found:
+        yield from re.sub(r"^\w+=(?=--)", "", word).split()
+
+
+def _of_shell(joined: str) -> list[str]:
     lexer = shlex.shlex(joined, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     try:
-        found = list(lexer)
+        return list(lexer)
     except ValueError:  # quotes that do not end, such as those of a text inside
-        found = joined.split()
-    for word in found:
-        yield from re.sub(r"^\w+=(?=--)", "", word).split()
+        return joined.split()

@@ -11,7 +11,6 @@ from rekindle.model import keys
 from rekindle.model.attachment import Attachment, Progress
 from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, PodTemplate
 from rekindle.model.job import Job, asks_for_graceful_tolerance
-from rekindle.model.limits import Limits
 from rekindle.model.manifest import job_of, parsed
 from rekindle.model.state import JobState
 from rekindle.policy.modes.chances import Chance, chances
@@ -47,9 +46,9 @@ def registered(job: JobFile) -> Job:
         BadInput: one line for every wrong field.
     """
     if job.row.is_ours:
-        return job_of(parsed(job.document), Limits())
+        return job_of(parsed(job.document, job.limits), job.limits)
     try:
-        return job_of(_object(job), Limits())
+        return job_of(_object(job), job.limits)
     except ValidationError as problem:
         first = problem.errors(include_url=False)[0]
         raise BadInput(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from problem

@@ -160,6 +160,8 @@ def _reset_config(job: JobFile) -> Iterator[Finding]:
         is_near = (namespace or "default") == _namespace(job) or not _has_namespace(job) or not namespace
         return name == _reset_name(job) and is_near
 
+    if job.others is None:
+        return
     maps = [mapping(one.get("metadata")) for one in job.others if one.get("kind") == "ConfigMap"]
     if not any(is_it(one.get("name"), one.get("namespace")) for one in maps):
         words = f"the ConfigMap {_reset_name(job)} is not in this file: the job's pods wait until it is there"

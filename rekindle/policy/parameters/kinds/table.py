@@ -10,14 +10,19 @@ from rekindle.policy.parameters.reading import Document, mapping, number_of, seq
 UNKNOWN_PODS = 2
 """Number of pods that is assumed where another object says it."""
 
+Steps = tuple[str | int, ...]
+"""Keys and numbers of items that lead to a value of a document."""
+
+Groups = Iterator[tuple[Steps, str, object, object]]
+
 
 @dataclass(frozen=True)
 class KindRow:
     """Kind of a job, as far as its file is concerned."""
 
     api: str
-    templates: Callable[[Document], Iterator[tuple[str, str, object, object]]]
-    """Yields path, type, replicas and pod template of each group of pods."""
+    templates: Callable[[Document], Groups]
+    """Yields steps, type, replicas and pod template of each group of pods."""
     side: TrainingSide = TrainingSide.REKINDLE
     traits: tuple[Trait, ...] = ()
     of_mindcluster: bool = False
@@ -26,43 +31,46 @@ class KindRow:
     """True if the Ascend Operator creates its pods."""
     is_ours: bool = False
     """True if Rekindle creates its pods."""
+    maps_variables: bool = False
+    """True if its environment variables are a mapping of names to values."""
 
 
-def _of_replicas(field: str) -> Callable[[Document], Iterator[tuple[str, str, object, object]]]:
-    def templates(spec: Document) -> Iterator[tuple[str, str, object, object]]:
+def _of_replicas(field: str) -> Callable[[Document], Groups]:
+    def templates(spec: Document) -> Groups:
         for role, group in mapping(spec.get(field)).items():
             of = mapping(group)
-            yield f"spec.{field}.{role}.template", str(role), of.get("replicas", 1), of.get("template")
+            yield ("spec", field, str(role), "template"), str(role), of.get("replicas", 1), of.get("template")
 
     return templates
 
 
-def _of_tasks(spec: Document) -> Iterator[tuple[str, str, object, object]]:
+def _of_tasks(spec: Document) -> Groups:
     for number, task in enumerate(sequence(spec.get("tasks"))):
         of = mapping(task)
-        yield f"spec.tasks.{number}.template", str(of.get("name", "")), of.get("replicas", 1), of.get("template")
+        yield ("spec", "tasks", number, "template"), str(of.get("name", "")), of.get("replicas", 1), of.get("template")
 
 
-def _of_job(spec: Document) -> Iterator[tuple[str, str, object, object]]:
-    yield "spec.template", "", spec.get("parallelism", 1), spec.get("template")
+def _of_job(spec: Document) -> Groups:
+    yield ("spec", "template"), "", spec.get("parallelism", 1), spec.get("template")
 
 
-def _of_job_set(spec: Document) -> Iterator[tuple[str, str, object, object]]:
+def _of_job_set(spec: Document) -> Groups:
     for number, one in enumerate(sequence(spec.get("replicatedJobs"))):
         of = mapping(one)
         job = mapping(mapping(of.get("template")).get("spec"))
         pods = number_of(of.get("replicas", 1)) * number_of(job.get("parallelism", 1))
-        path = f"spec.replicatedJobs.{number}.template.spec.template"
-        yield path, str(of.get("name", "")), pods, job.get("template")
+        steps = ("spec", "replicatedJobs", number, "template", "spec", "template")
+        yield steps, str(of.get("name", "")), pods, job.get("template")
 
 
-def _of_trainer(spec: Document) -> Iterator[tuple[str, str, object, object]]:
+def _of_trainer(spec: Document) -> Groups:
     trainer = mapping(spec.get("trainer"))
     container = {key: trainer[key] for key in ("image", "command", "args", "env") if key in trainer}
-    yield "spec.trainer", "node", trainer.get("numNodes", UNKNOWN_PODS), {"spec": {"containers": [{"name": "node", **container}]}}
+    body = {"spec": {"containers": [{"name": "node", **container}]}}
+    yield ("spec", "trainer"), "node", trainer.get("numNodes", UNKNOWN_PODS), body
 
 
-def _of_training_job(spec: Document) -> Iterator[tuple[str, str, object, object]]:
+def _of_training_job(spec: Document) -> Groups:
     kubernetes = mapping(spec.get("kubernetes"))
     variables = [{"name": name, "value": value} for name, value in mapping(spec.get("env")).items()]
     container = {
@@ -72,12 +80,12 @@ def _of_training_job(spec: Document) -> Iterator[tuple[str, str, object, object]
         "env": [*sequence(mapping(kubernetes.get("container")).get("env")), *variables],
     }
     pods = {**mapping(kubernetes.get("pod")), "containers": [container]}
-    yield "spec", "", spec.get("pods", 1), {"spec": pods}
+    yield ("spec",), "", spec.get("pods", 1), {"spec": pods}
 
 
 _ASCEND = (Trait.CONTROLLER_RECREATES, Trait.NO_STANDBYS, Trait.CONTRACT_WORDS)
 KINDS = {
-    "TrainingJob": KindRow("rekindle.io/v1", _of_training_job, is_ours=True),
+    "TrainingJob": KindRow("rekindle.io/v1", _of_training_job, is_ours=True, maps_variables=True),
     "AscendJob": KindRow(
         "mindxdl.gitee.com/v1",
         _of_replicas("replicaSpecs"),

@@ -1,0 +1,1 @@
+"""Admission webhook: refuses jobs with wrong parameters, and adds the environment variables of their strategies to new ones."""
