@@ -62,8 +62,8 @@ NOT_YET = (
     RPCStatusCode.UNAVAILABLE,
     RPCStatusCode.RESOURCE_EXHAUSTED,
 )
-"""Errors to retry: the server has not seen our worker yet, is asked too often, or another worker has changed the deployment at the
-same time."""
+"""Errors to retry: the server has not seen our worker yet or is asked too often, or another worker has changed the deployment at
+the same time."""
 
 logger = logging.getLogger("versions")
 
