@@ -25,9 +25,10 @@ from rekindle.ids import DEPLOYMENT, Signals, Workflows
 
 RUN_BY_WORKFLOWS = (
     *("absent.py", "arguments.py", "current_span.py", "errors.py", "ids.py", "otlp.py", "span_exporter.py", "spans.py"),
-    *("temporal.py", "model", "policy"),
+    *("temporal.py", "worker_plugin.py", "model", "policy"),
 )
-"""Parts of `rekindle` that decide what a workflow does next, in addition to the folder `workflows`."""
+"""Parts of `rekindle` that decide what a workflow does next, in addition to the folder `workflows`: what that imports, and the
+plugin through which each of its commands goes."""
 
 MOVES_ON = (
     *(Workflows.TRAINING_JOB, Workflows.LINK_FAILOVER, Workflows.SWITCH_UPGRADE, Workflows.NODE_RECORD),
