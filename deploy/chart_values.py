@@ -96,7 +96,7 @@ GROUPS: Mapping[str, str] = {
     "temporal.apiKey": "API key, over TLS.",
     "temporal.trial": (
         "Temporal on a single node, for a trial: one process with a database in a file. It is not for production: while its pod "
-        "is away no recovery begins or goes on, nobody backs it up, and it outgrows its node at some hundred jobs."
+        "is away no recovery begins or goes on, and nobody backs the file up."
     ),
     "temporal.trial.storage": "Volume of its database.",
     "rules": "Rules that decide which states of nodes and pods are faults.",
