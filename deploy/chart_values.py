@@ -279,6 +279,7 @@ ROWS: Sequence[Row] = (
         NAMESPACE,
         "a name of lower-case letters, digits and -",
     ),
+    Row("service.keep", False, YES_OR_NO, "Leave it when the release is removed: it was there before, as ClusterD's."),
     Row(
         "tracing.endpoint",
         "",

@@ -279,6 +279,14 @@ def test_an_image_is_named_by_tag_or_digest(image: Object, expected: str) -> Non
         assert template(one)["spec"]["imagePullSecrets"] == [{"name": "registry"}]
 
 
+def test_a_service_that_was_there_before_stays() -> None:
+    """Clients of ClusterD know it by its address. Helm deletes the Service of an installation that brought its own."""
+    (service,) = of_kind(objects(given()), "Service")
+    assert "annotations" not in service["metadata"]
+    (service,) = of_kind(objects(given(service__keep=True)), "Service")
+    assert service["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+
+
 def test_a_changed_setting_replaces_the_pods() -> None:
     """The pods of all processes carry a hash of the settings."""
 

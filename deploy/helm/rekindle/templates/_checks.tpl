@@ -76,7 +76,7 @@
 
 {{- define "rekindle.problems.processes" -}}
 {{- $settings := merge (include "rekindle.settings" . | fromYaml) (include "rekindle.temporal" . | fromYaml) -}}
-{{- range $process := list "control" "gateway" "watcher" "operator" -}}
+{{- range $process := include "rekindle.processes" $ | fromJsonArray -}}
 {{- range $variable := (index $.Values $process).env -}}
 {{- if hasKey $settings $variable.name -}}
 {{- printf "values.%s.env: %s is not accepted, since the chart sets it; use the value of that name\n" $process $variable.name -}}

@@ -8,6 +8,11 @@
 {{- if eq .Values.rbac.scope "namespaces" }}rekindle-{{ .Release.Namespace }}{{ else }}rekindle{{ end -}}
 {{- end -}}
 
+{{- /* Processes of an installation, each with an account and a component of its name. */ -}}
+{{- define "rekindle.processes" -}}
+{{- toJson (list "control" "gateway" "watcher" "operator") -}}
+{{- end -}}
+
 {{- define "rekindle.image" -}}
 {{- with .Values.image -}}
 {{ .repository }}{{ if or .tag (not .digest) }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}{{ with .digest }}@{{ . }}{{ end }}
