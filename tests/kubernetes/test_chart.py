@@ -155,6 +155,26 @@ def test_a_release_is_installed_upgraded_rolled_back_and_removed(cluster: Kubect
     assert everything(cluster, "recoveries") == before
 
 
+def test_a_service_of_clusterd_stays_when_we_only_observe_and_when_we_go(cluster: Kubectl, kubeconfig: Path) -> None:
+    """With `service.keep` Helm deletes it neither by the upgrade that leaves it out nor by the removal."""
+    values = {**BESIDE, "service": {"keep": True}}
+
+    def address() -> str:
+        return cluster("-n", "recoveries", "get", "service", "clusterd-grpc-svc", "-o", "jsonpath={.spec.clusterIP}")
+
+    with helm(kubeconfig, "recoveries") as release:
+        release.install(CHART, "rekindle", values)
+        before = address()
+        release.upgrade(CHART, "rekindle", {**values, "observe": True})
+        assert address() == before
+        release.uninstall("rekindle", wait="legacy")
+        assert address() == before
+        release.install(CHART, "rekindle", values)
+        release.uninstall("rekindle", wait="legacy")
+    assert address() == before
+    cluster("-n", "recoveries", "delete", "service", "clusterd-grpc-svc")
+
+
 def _hash(cluster: Kubectl) -> str:
     path = "jsonpath={.spec.template.metadata.annotations.rekindle\\.io/settings}"
     return cluster("-n", "recoveries", "get", "deployment", "rekindle-watcher", "-o", path)
