@@ -205,6 +205,22 @@ def test_a_second_installation_for_the_same_jobs_is_refused(cluster: Kubectl, ku
             cluster("apply", "--server-side", "-f", "-", objects=found)
 
 
+def test_objects_that_a_cluster_has_once_are_named(cluster: Kubectl, kubeconfig: Path) -> None:
+    """A second release is told which of them another release has, and how to leave them to it."""
+    notes = ("meta.helm.sh/release-name=first", "meta.helm.sh/release-namespace=elsewhere")
+    cluster("annotate", "priorityclass", "rekindle", *notes)
+    try:
+        with helm(kubeconfig, "recoveries") as release:
+            values = {**BESIDE, "shared": {**BESIDE["shared"], "priorityClasses": True}}
+            with pytest.raises(
+                HelmError, match=r"values.shared.priorityClasses: .* of a release in namespace elsewhere; use false"
+            ):
+                release.install(CHART, "rekindle", values, dry_run="server")
+            assert release.install(CHART, "rekindle", BESIDE, dry_run="server")
+    finally:
+        cluster("annotate", "priorityclass", "rekindle", *(f"{note.split('=')[0]}-" for note in notes))
+
+
 def test_a_definition_stays_when_its_release_is_removed(cluster: Kubectl, kubeconfig: Path) -> None:
     """Jobs outlive the release of their definition."""
     cluster("label", "--overwrite", "crd", "trainingjobs.rekindle.io", "app.kubernetes.io/managed-by=Helm")

@@ -7,6 +7,7 @@
 {{ include "rekindle.problems.together" . }}
 {{ include "rekindle.problems.processes" . }}
 {{ include "rekindle.problems.others" . }}
+{{ include "rekindle.problems.shared" . }}
 {{- end -}}
 
 {{- /* Texts that do not have their form. */ -}}
@@ -69,7 +70,9 @@
 {{- print "values.namespaces: a namespace is there twice, use each once\n" -}}
 {{- end -}}
 {{- if and .control.autoscaling.enabled (gt (int .control.autoscaling.minReplicas) (int .control.autoscaling.maxReplicas)) -}}
-{{- printf "values.control.autoscaling.maxReplicas: %v is not accepted, use at least minReplicas, which is %v\n" .control.autoscaling.maxReplicas .control.autoscaling.minReplicas -}}
+{{- $most := .control.autoscaling.maxReplicas -}}
+{{- $least := .control.autoscaling.minReplicas -}}
+{{- printf "values.control.autoscaling.maxReplicas: %v is not accepted, use at least minReplicas, which is %v\n" $most $least -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -93,11 +96,13 @@
 {{- if and $release (ne $release .Release.Name) -}}
 {{- printf "namespace %s: the release %s is installed here, use `helm upgrade %s`, or another namespace\n" $own $release $release -}}
 {{- end -}}
-{{- $ways := "Two must not serve the same jobs" -}}
+{{- $why := "Two must not serve the same jobs" -}}
+{{- $both := "or set besideOthers=true, by which each job has one that recovers it" -}}
+{{- $ways := printf "%s: uninstall it, or let it serve some (`namespaces`, rbac.scope=namespaces), %s" $why $both -}}
 {{- if not .Values.besideOthers -}}
 {{- range $subject := (default dict (lookup "rbac.authorization.k8s.io/v1" "ClusterRoleBinding" "" "rekindle-control")).subjects -}}
 {{- if ne (get $subject "namespace") $own -}}
-{{- printf "namespace %s: an installation that serves all namespaces is there. %s: uninstall it, or let it serve some (`namespaces`, rbac.scope=namespaces), or set besideOthers=true, by which each job has one that recovers it\n" (get $subject "namespace") $ways -}}
+{{- printf "namespace %s: an installation that serves all namespaces is there. %s\n" (get $subject "namespace") $ways -}}
 {{- end -}}
 {{- end -}}
 {{- range $served := ternary (list "") .Values.namespaces (eq .Values.rbac.scope "cluster") -}}
@@ -105,9 +110,29 @@
 {{- range $subject := $binding.subjects -}}
 {{- $there := get $subject "namespace" -}}
 {{- if and (ne $there $own) (eq $binding.metadata.name (printf "rekindle-%s-control" $there)) -}}
-{{- printf "namespace %s: the installation in %s serves it. %s: leave it out of `namespaces`, or set besideOthers=true, by which each job has one that recovers it\n" $binding.metadata.namespace $there $ways -}}
+{{- $served := $binding.metadata.namespace -}}
+{{- printf "namespace %s: the installation in %s serves it. %s: leave it out of `namespaces`, %s\n" $served $there $why $both -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Objects that a cluster has once, and that another release has already. */ -}}
+{{- define "rekindle.problems.shared" -}}
+{{- $objects := dict
+  "priorityClasses" (list "scheduling.k8s.io/v1" "PriorityClass" "rekindle")
+  "standbyPriorityClass" (list "scheduling.k8s.io/v1" "PriorityClass" "rekindle-standby")
+  "marks" (list "admissionregistration.k8s.io/v1" "ValidatingAdmissionPolicy" "rekindle-marks")
+  "trainingJobRoles" (list "rbac.authorization.k8s.io/v1" "ClusterRole" "rekindle-trainingjobs-view")
+-}}
+{{- range $name, $object := $objects -}}
+{{- if get $.Values.shared $name -}}
+{{- $there := default dict (lookup (index $object 0) (index $object 1) "" (index $object 2)) -}}
+{{- $namespace := dig "metadata" "annotations" "meta.helm.sh/release-namespace" "" $there -}}
+{{- if and $namespace (ne $namespace $.Release.Namespace) -}}
+{{- printf "values.shared.%s: %s %s is there already, of a release in namespace %s; use false\n" $name (index $object 1) (index $object 2) $namespace -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -49,7 +49,12 @@
 {{- if ne $values.service.name "clusterd-grpc-svc" -}}
 {{- $_ := set $settings "REKINDLE_GATEWAY_ADDRESS" (printf "%s.%s.svc:8899" $values.service.name .Release.Namespace) -}}
 {{- end -}}
-{{- range $name, $value := dict "RANK_KEYS" $values.rankKeys "JOB_KEYS" $values.jobKeys "ACCELERATORS" $values.accelerators "PLATFORMS" $values.platforms -}}
+{{- range $name, $value := dict
+  "RANK_KEYS" $values.rankKeys
+  "JOB_KEYS" $values.jobKeys
+  "ACCELERATORS" $values.accelerators
+  "PLATFORMS" $values.platforms
+-}}
 {{- if $value }}{{ $_ := set $settings (printf "REKINDLE_%s" $name) (toJson $value) }}{{ end -}}
 {{- end -}}
 {{- with $values.drainHeld }}{{ $_ := set $settings "REKINDLE_DRAIN_HELD" (include "rekindle.duration" .) }}{{ end -}}
@@ -61,7 +66,9 @@
 {{- $_ := set $settings "REKINDLE_STORM_RECOVERIES" (toString $values.storm.recoveries) -}}
 {{- end -}}
 {{- range $name, $value := $values.limits -}}
-{{- if ne (toString $value) "" }}{{ $_ := set $settings (printf "REKINDLE_LIMITS__%s" ($name | snakecase | upper)) (include "rekindle.duration" $value) }}{{ end -}}
+{{- if ne (toString $value) "" -}}
+{{- $_ := set $settings (printf "REKINDLE_LIMITS__%s" ($name | snakecase | upper)) (include "rekindle.duration" $value) -}}
+{{- end -}}
 {{- end -}}
 {{- with $values.tracing.endpoint }}{{ $_ := set $settings "OTEL_EXPORTER_OTLP_ENDPOINT" . }}{{ end -}}
 {{- toYaml $settings -}}

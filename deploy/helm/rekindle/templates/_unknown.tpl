@@ -1,6 +1,7 @@
 {{- /* Refuses names that the chart does not have, with the nearest one that it has. A schema cannot say that. */ -}}
 
-{{- /* Unknown names, one a line, without those that Helm gives to charts below others. Arguments: `values`, `at`, which is what stands before their names, and `known`. */ -}}
+{{- /* Unknown names, one a line, without those that Helm gives to charts below others. Arguments: `values`, `at`, which is what
+stands before their names, and `known`. */ -}}
 {{- define "rekindle.unknown.names" -}}
 {{- range $key, $value := .values -}}
 {{- $path := printf "%s%s" $.at $key -}}
