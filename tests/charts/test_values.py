@@ -49,10 +49,11 @@ OF_THE_MANIFESTS = {
     "health_port",
     "rules",
     "limits",
+    "webhook_certificates",
 }
 """Settings that templates give."""
 
-NOT_OF_AN_INSTALLATION = {"state_dir", "cluster_socket", "kubeconfig", "health_host", "build_id", "only_worker"}
+NOT_OF_AN_INSTALLATION = {"state_dir", "cluster_socket", "kubeconfig", "health_host", "build_id", "only_worker", "webhook_port"}
 """Settings of one machine, or of one process: `control.env` and its like give them where they are needed."""
 
 
