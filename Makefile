@@ -60,7 +60,7 @@ rights: setup ## generate the rules of access of the chart from the table of kin
 	python deploy/manifests.py
 
 .PHONY: manifests
-manifests: setup ## generate the values of the chart from their rows, and deploy/base from the chart
+manifests: setup ## generate the values of the chart from their rows, and deploy/base and the webhook from the chart
 	python deploy/manifests.py
 
 .PHONY: settings

@@ -21,6 +21,7 @@ DEPLOY = Path(__file__).resolve().parent
 CHART = DEPLOY / "helm" / "rekindle"
 CRDS_CHART = DEPLOY / "helm" / "rekindle-crds"
 BASE = DEPLOY / "base"
+WEBHOOK = DEPLOY / "components" / "webhook"
 
 NAMESPACE = "mindx-dl"
 BASE_FILES = (
@@ -37,7 +38,9 @@ BASE_FILES = (
     "watcher",
 )
 
-ANYWHERE = {"temporal": {"address": "said-by-an-overlay:7233"}}
+WEBHOOK_FILES = ("webhook", "rbac", "network", "mutating", "validating")
+
+ANYWHERE: dict[str, object] = {"temporal": {"address": "said-by-an-overlay:7233"}}
 """Values of the base: defaults, and an address that is left out again, as an overlay gives it."""
 
 GENERATED = "# Generated from deploy/helm/rekindle by `make manifests`.\n"
@@ -76,15 +79,30 @@ def _kept(definition: str) -> str:
 
 def of_templates() -> Iterator[tuple[Path, str]]:
     """Yields files of the base, with their content."""
-    with Chart.load(CHART) as chart:
-        rendered = chart.render(ANYWHERE, name="rekindle", namespace=NAMESPACE)
+    rendered = _rendered(ANYWHERE)
     for name in BASE_FILES:
-        text = rendered[f"rekindle/templates/{name}.yaml"]
-        yield BASE / f"{name}.yaml", GENERATED + SETTINGS_HASH.sub("", text).lstrip("\n").removeprefix("---\n").rstrip() + "\n"
+        yield BASE / f"{name}.yaml", _manifest(rendered[f"rekindle/templates/{name}.yaml"])
+    of_webhook = _rendered({**ANYWHERE, "webhook": {"enabled": True}})
+    for name in WEBHOOK_FILES:
+        yield WEBHOOK / f"{name}.yaml", _manifest(of_webhook[f"rekindle/templates/webhook/{name}.yaml"])
+    of_certificates = _rendered({**ANYWHERE, "webhook": {"enabled": True, "certManager": {"enabled": True}}})
+    certificate = of_certificates["rekindle/templates/webhook/certificate.yaml"]
+    yield WEBHOOK / "cert-manager" / "certificate.yaml", _manifest(certificate)
     for config in yaml.safe_load_all(rendered["rekindle/templates/settings.yaml"]):
         data = {key: value for key, value in config["data"].items() if key != "TEMPORAL_ADDRESS"}
         lines = "".join(f"{key}={value}\n" for key, value in sorted(data.items()))
         yield BASE / f"{config['metadata']['name'].removeprefix('rekindle-')}.env", GENERATED + lines
+
+
+def _rendered(values: dict[str, object]) -> dict[str, str]:
+    """Returns the text of each template by its path."""
+    with Chart.load(CHART) as chart:
+        return dict(chart.render(values, name="rekindle", namespace=NAMESPACE))
+
+
+def _manifest(text: str) -> str:
+    """Returns a rendered template as a file for kustomize."""
+    return GENERATED + SETTINGS_HASH.sub("", text).lstrip("\n").removeprefix("---\n").rstrip() + "\n"
 
 
 def main() -> int:

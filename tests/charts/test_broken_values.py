@@ -25,6 +25,8 @@ BROKEN = (
     ("networkpolicy: {enabled: false}", "values.networkpolicy.enabled: unknown (did you mean networkPolicy.enabled?)"),
     ("watcher: {replicas: 2}", "values.watcher.replicas: not accepted, since there is one watcher"),
     ("operator: {replicas: 2}", "values.operator.replicas: not accepted, since there is one operator"),
+    ("webhook: {enable: true}", "values.webhook.enable: unknown (did you mean webhook.enabled?)"),
+    ("webhook: {failClosed: Fail}", "at '/webhook/failClosed': got string, want boolean"),
     ("qqq: 1", "values.qqq: unknown, and no known name is near: values.yaml of the chart has all"),
     # types and choices
     ("gateway: {replicas: three}", "at '/gateway/replicas': got string, want integer"),

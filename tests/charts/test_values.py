@@ -134,6 +134,19 @@ def test_durations_and_networks_are_read_as_the_product_reads_them(monkeypatch: 
 
 DEFAULT = names_of(objects(given()))
 
+OF_THE_WEBHOOK = {
+    *((kind, "mindx-dl", "rekindle-webhook") for kind in ("Deployment", "Service", "PodDisruptionBudget", "ServiceAccount")),
+    ("NetworkPolicy", "mindx-dl", "rekindle-webhook"),
+    *((kind, "", "rekindle-webhook") for kind in ("ClusterRole", "ClusterRoleBinding")),
+    *((f"{kind}WebhookConfiguration", "", "rekindle-webhook") for kind in ("Mutating", "Validating")),
+}
+
+OF_OWN_CERTIFICATES = {
+    ("Secret", "mindx-dl", "rekindle-webhook"),
+    *((kind, "mindx-dl", "rekindle-webhook-certificates") for kind in ("Role", "RoleBinding")),
+    *((kind, "", "rekindle-webhook-certificates") for kind in ("ClusterRole", "ClusterRoleBinding")),
+}
+
 SWITCHES: tuple[tuple[Object, set[Name], set[Name]], ...] = (
     (
         {"networkPolicy__enabled": False},
@@ -181,6 +194,18 @@ SWITCHES: tuple[tuple[Object, set[Name], set[Name]], ...] = (
         {"control__autoscaling__enabled": True, "temporal__apiKey__secretName": "key"},
         set(),
         {("ScaledObject", "mindx-dl", "rekindle-control"), ("TriggerAuthentication", "mindx-dl", "rekindle-temporal")},
+    ),
+    ({"webhook__enabled": True}, set(), OF_THE_WEBHOOK | OF_OWN_CERTIFICATES),
+    (
+        {"webhook__enabled": True, "webhook__replicas": 1, "networkPolicy__enabled": False},
+        {("NetworkPolicy", "mindx-dl", "rekindle"), ("NetworkPolicy", "mindx-dl", "rekindle-gateway")},
+        (OF_THE_WEBHOOK | OF_OWN_CERTIFICATES)
+        - {(kind, "mindx-dl", "rekindle-webhook") for kind in ("NetworkPolicy", "PodDisruptionBudget")},
+    ),
+    (
+        {"webhook__enabled": True, "webhook__certManager__enabled": True},
+        set(),
+        OF_THE_WEBHOOK | {(kind, "mindx-dl", "rekindle-webhook") for kind in ("Issuer", "Certificate")},
     ),
     ({"test__image": "training:1"}, set(), {("TrainingJob", "mindx-dl", "rekindle-test"), ("Pod", "mindx-dl", "rekindle-test")}),
     ({"rules__set": "own", "rules__own": "spec: {}"}, set(), {("ConfigMap", "mindx-dl", "rekindle-rules")}),
@@ -260,6 +285,38 @@ def test_a_process_is_placed_and_sized_by_its_values(process: str) -> None:
         assert (toleration in spec["tolerations"]) is is_meant
         assert (spec.get("affinity") == affinity) is is_meant
         assert (variables[0] in main.get("env", [])) is is_meant
+
+
+def test_the_webhook_is_placed_and_sized_by_its_values() -> None:
+    """Its pods have what its values say, and run the image of the others."""
+    toleration = {"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}
+    variable = {"name": "HTTPS_PROXY", "value": "http://proxy"}
+    webhook = {
+        "enabled": True,
+        "replicas": 3,
+        "resources": {"limits": {"memory": "2Gi"}},
+        "nodeSelector": {"pool": "system"},
+        "tolerations": [toleration],
+        "affinity": {"nodeAffinity": {}},
+        "env": [variable],
+    }
+    found = objects({**given(), "webhook": webhook, "image": {"tag": "1.2", "pullSecrets": ["registry"]}})
+    one = named(found, "Deployment", "rekindle-webhook")
+    spec, main = template(one)["spec"], container(one)
+    assert (one["spec"]["replicas"], main["image"]) == (3, "rekindle-control-plane:1.2")
+    assert (spec["nodeSelector"], spec["affinity"]) == ({"pool": "system"}, {"nodeAffinity": {}})
+    assert spec["imagePullSecrets"] == [{"name": "registry"}]
+    assert toleration in spec["tolerations"]
+    assert main["resources"] == {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "2Gi"}}
+    assert variable in main["env"]
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_jobs_pass_while_the_webhook_is_away_unless_it_is_closed(closed: bool) -> None:
+    """`webhook.failClosed` is the policy of both configurations."""
+    found = objects(given(webhook={"enabled": True, "failClosed": closed}))
+    configurations = of_kind(found, "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+    assert {one["webhooks"][0]["failurePolicy"] for one in configurations} == {"Fail" if closed else "Ignore"}
 
 
 @pytest.mark.parametrize(

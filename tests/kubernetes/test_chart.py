@@ -1,8 +1,10 @@
 """A real API server accepts what the charts make, and Helm installs, upgrades and removes them on it."""
 
 import json
+from base64 import b64encode
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from operator import itemgetter
 from pathlib import Path
 from threading import Thread
 
@@ -11,14 +13,14 @@ import yaml
 from helm_python import Config, HelmError
 
 from tests.kubernetes.test_deployed import Kubectl
-from tests.kubernetes.world.manifests import template
-from tests.support.charts import CHART, CRDS_CHART, Object, given, name_of, names, objects
+from tests.kubernetes.world.manifests import rendered, template
+from tests.support.charts import CHART, CRDS_CHART, Name, Object, given, name_of, names, objects
 
 pytestmark = pytest.mark.timeout(600)  # the first one of a machine builds kubectl
 
 PLACES = ("mindx-dl", "cluster-system", "training", "recoveries")
 
-OF_OTHERS = {"monitoring.coreos.com", "keda.sh"}
+OF_OTHERS = {"monitoring.coreos.com", "keda.sh", "cert-manager.io"}
 """Groups whose definitions are not in the tests' cluster."""
 
 FILES: dict[str, tuple[Object, str]] = {
@@ -46,6 +48,8 @@ FILES: dict[str, tuple[Object, str]] = {
     ),
     "in namespaces": (given(namespaces=["training"], rbac__scope="namespaces", contractWords=True), "recoveries"),
     "trial": (given(temporal={"trial": {"enabled": True, "image": "temporal:1"}}), "mindx-dl"),
+    "webhook": (given(webhook={"enabled": True, "failClosed": True}), "recoveries"),
+    "webhook by cert-manager": (given(webhook={"enabled": True, "certManager": {"enabled": True}}), "mindx-dl"),
     "observe": (given(observe=True, rules__set="nvidia", temporal__apiKey__secretName="key"), "mindx-dl"),
     "take over": (given(takeOver=True, service__name="rekindle", rules__set="ascend"), "mindx-dl"),
 }
@@ -96,6 +100,49 @@ def test_pods_of_a_values_file_fit_the_standard_restricted(name: str, cluster: K
             "spec": spec,
         }
         assert "created (server dry run)" in cluster("create", "--dry-run=server", "-f", "-", objects=[bare])
+
+
+BY_KUSTOMIZE: tuple[tuple[Object, tuple[str, ...]], ...] = (
+    ({"enabled": True}, ("webhook",)),
+    ({"enabled": True, "certManager": {"enabled": True}}, ("webhook", "webhook/cert-manager")),
+    ({"enabled": True, "failClosed": True}, ("webhook", "webhook/fail-closed")),
+)
+
+
+@pytest.mark.parametrize(("webhook", "components"), BY_KUSTOMIZE, ids=[one[-1] for _, one in BY_KUSTOMIZE])
+def test_components_of_the_webhook_make_what_the_chart_makes(
+    webhook: Object, components: tuple[str, ...], program: str, deploy: Path
+) -> None:
+    """In another namespace than ours by default, so that no place of its name is forgotten in either."""
+    overlay = deploy / components[-1].replace("/", "-")
+    overlay.mkdir()
+    own = {
+        "name": "rekindle-settings",
+        "namespace": "mindx-dl",
+        "behavior": "merge",
+        "literals": ["REKINDLE_NAMESPACE=recoveries"],
+    }
+    written = {
+        "resources": ["../overlays/standalone"],
+        "components": [f"../components/{name}" for name in (*components, "namespace")],
+        "configMapGenerator": [own],
+    }
+    (overlay / "kustomization.yaml").write_text(yaml.safe_dump(written))
+    by_helm = objects(given(webhook=webhook), "recoveries")
+    assert of_webhook(by_helm) == of_webhook(rendered(program, overlay))
+
+
+def of_webhook(found: list[Object]) -> dict[Name, Object]:
+    """Returns the objects of the webhook, without what Helm and kustomize do in their own ways when a setting changes."""
+    chosen = {name_of(one): one for one in found if "webhook" in one["metadata"]["name"]}
+    (deployment,) = (one for one in chosen.values() if one["kind"] == "Deployment")
+    template(deployment)["metadata"].pop("annotations", None)
+    spec = template(deployment)["spec"]
+    del spec["containers"][0]["envFrom"]
+    spec["volumes"].sort(key=itemgetter("name"))
+    for part in ("env", "volumeMounts"):
+        spec["containers"][0][part].sort(key=itemgetter("name"))
+    return chosen
 
 
 def as_pod(one: Object) -> Object:
@@ -173,6 +220,30 @@ def test_a_service_of_clusterd_stays_when_we_only_observe_and_when_we_go(cluster
         release.uninstall("rekindle", wait="legacy")
     assert address() == before
     cluster("-n", "recoveries", "delete", "service", "clusterd-grpc-svc")
+
+
+def test_an_upgrade_leaves_what_the_webhook_has_written(cluster: Kubectl, kubeconfig: Path) -> None:
+    """Its certificates are in a Secret that the chart makes empty, and its authority is in configurations of the chart."""
+    values = {**BESIDE, "webhook": {"enabled": True, "nodeSelector": {"nowhere": "true"}}}
+    bundle = b64encode(b"an authority").decode()
+    configuration = ("mutatingwebhookconfiguration", "rekindle-webhook")
+
+    def written() -> tuple[str, str]:
+        secret = cluster("-n", "recoveries", "get", "secret", "rekindle-webhook", "-o", "jsonpath={.data.key}")
+        return secret, cluster("get", *configuration, "-o", "jsonpath={.webhooks[0].clientConfig.caBundle}")
+
+    with helm(kubeconfig, "recoveries") as release:
+        release.install(CHART, "rekindle", values)
+        data = json.dumps({"data": {"key": bundle}})
+        cluster("-n", "recoveries", "patch", "secret", "rekindle-webhook", "--type=merge", "-p", data)
+        authority = json.dumps([{"op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": bundle}])
+        cluster("patch", *configuration, "--type=json", "-p", authority)
+        assert written() == (bundle, bundle)
+        release.upgrade(CHART, "rekindle", {**values, "log": {"level": "DEBUG"}})
+        assert written() == (bundle, bundle)
+        release.rollback("rekindle")
+        assert written() == (bundle, bundle)
+        release.uninstall("rekindle", wait="legacy")
 
 
 def _hash(cluster: Kubectl) -> str:

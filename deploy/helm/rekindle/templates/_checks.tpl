@@ -79,7 +79,7 @@
 
 {{- define "rekindle.problems.processes" -}}
 {{- $settings := merge (include "rekindle.settings" . | fromYaml) (include "rekindle.temporal" . | fromYaml) -}}
-{{- range $process := include "rekindle.processes" $ | fromJsonArray -}}
+{{- range $process := append (include "rekindle.processes" $ | fromJsonArray) "webhook" -}}
 {{- range $variable := (index $.Values $process).env -}}
 {{- if hasKey $settings $variable.name -}}
 {{- printf "values.%s.env: %s is not accepted, since the chart sets it; use the value of that name\n" $process $variable.name -}}
@@ -121,18 +121,28 @@
 
 {{- /* Objects that a cluster has once, and that another release has already. */ -}}
 {{- define "rekindle.problems.shared" -}}
-{{- $objects := dict
-  "priorityClasses" (list "scheduling.k8s.io/v1" "PriorityClass" "rekindle")
-  "standbyPriorityClass" (list "scheduling.k8s.io/v1" "PriorityClass" "rekindle-standby")
-  "marks" (list "admissionregistration.k8s.io/v1" "ValidatingAdmissionPolicy" "rekindle-marks")
-  "trainingJobRoles" (list "rbac.authorization.k8s.io/v1" "ClusterRole" "rekindle-trainingjobs-view")
+{{- $priority := list "scheduling.k8s.io/v1" "PriorityClass" -}}
+{{- $admission := "admissionregistration.k8s.io/v1" -}}
+{{- $objects := list
+  (list "shared.priorityClasses" .Values.shared.priorityClasses $priority "rekindle")
+  (list "shared.standbyPriorityClass" .Values.shared.standbyPriorityClass $priority "rekindle-standby")
+  (list "shared.marks" .Values.shared.marks (list $admission "ValidatingAdmissionPolicy") "rekindle-marks")
+  (list
+    "shared.trainingJobRoles"
+    .Values.shared.trainingJobRoles
+    (list "rbac.authorization.k8s.io/v1" "ClusterRole")
+    "rekindle-trainingjobs-view")
+  (list "webhook.enabled" .Values.webhook.enabled (list $admission "MutatingWebhookConfiguration") "rekindle-webhook")
 -}}
-{{- range $name, $object := $objects -}}
-{{- if get $.Values.shared $name -}}
-{{- $there := default dict (lookup (index $object 0) (index $object 1) "" (index $object 2)) -}}
+{{- range $object := $objects -}}
+{{- if index $object 1 -}}
+{{- $kind := index $object 2 -}}
+{{- $name := index $object 3 -}}
+{{- $there := default dict (lookup (index $kind 0) (index $kind 1) "" $name) -}}
 {{- $namespace := dig "metadata" "annotations" "meta.helm.sh/release-namespace" "" $there -}}
 {{- if and $namespace (ne $namespace $.Release.Namespace) -}}
-{{- printf "values.shared.%s: %s %s is there already, of a release in namespace %s; use false\n" $name (index $object 1) (index $object 2) $namespace -}}
+{{- $where := printf "of a release in namespace %s" $namespace -}}
+{{- printf "values.%s: %s %s is there already, %s; use false\n" (index $object 0) (index $kind 1) $name $where -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

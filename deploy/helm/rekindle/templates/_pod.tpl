@@ -18,12 +18,6 @@ annotations: {rekindle.io/settings: {{ $settings | sha256sum | trunc 16 | quote 
 {{- $values := index .root.Values .component -}}
 serviceAccountName: rekindle-{{ .component }}
 priorityClassName: rekindle
-{{- with .root.Values.image.pullSecrets }}
-imagePullSecrets:
-  {{- range . }}
-  - {name: {{ . }}}
-  {{- end }}
-{{- end }}
 enableServiceLinks: false # Services named rekindle-* or temporal-* would look like settings in the environment
 # By default it takes 5 minutes until the pods of a lost node are replaced: too long for who brings back the others.
 tolerations:
@@ -32,11 +26,8 @@ tolerations:
   {{- range $values.tolerations }}
   - {{ toJson . }}
   {{- end }}
-{{- with $values.nodeSelector }}
-nodeSelector: {{ toJson . }}
-{{- end }}
-{{- with $values.affinity }}
-affinity: {{ toJson . }}
+{{- with include "rekindle.placement" . | trim }}
+{{ . }}
 {{- end }}
 securityContext:
   runAsNonRoot: true
@@ -60,6 +51,23 @@ volumes:
     configMap:
       name: rekindle-rules
   {{- end }}
+{{- end -}}
+
+{{- /* Where a pod may run, and with which Secrets its image is pulled. */ -}}
+{{- define "rekindle.placement" -}}
+{{- $values := index .root.Values .component -}}
+{{- with .root.Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - {name: {{ . }}}
+  {{- end }}
+{{- end }}
+{{- with $values.nodeSelector }}
+nodeSelector: {{ toJson . }}
+{{- end }}
+{{- with $values.affinity }}
+affinity: {{ toJson . }}
+{{- end }}
 {{- end -}}
 
 {{- define "rekindle.spread" -}}
