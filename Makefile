@@ -55,8 +55,13 @@ protos: setup ## generate the wire code from protos/
 	python protos/generate.py
 
 .PHONY: rights
-rights: setup ## generate deploy/base/rbac.yaml from the table of kinds of jobs
+rights: setup ## generate the rules of access of the chart from the table of kinds of jobs, and the manifests from the chart
 	python deploy/rights.py
+	python deploy/manifests.py
+
+.PHONY: manifests
+manifests: setup ## generate the values of the chart from their rows, and deploy/base and the webhook from the chart
+	python deploy/manifests.py
 
 .PHONY: settings
 settings: setup ## generate docs/settings.md from the settings, limits, labels and annotations

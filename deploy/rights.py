@@ -1,5 +1,5 @@
-"""Generates deploy/base/rbac.yaml: what each process has to be allowed, of which the rights to jobs come from the table of their
-kinds. `make rights` runs it; a test fails while the committed file says something else."""
+"""Generates the rules of access of the chart: what each process has to be allowed. The rights to jobs come from the table of
+their kinds. `make rights` runs it; a test fails while the committed file says something else."""
 
 from __future__ import annotations
 
@@ -11,90 +11,29 @@ from pathlib import Path
 from activities.clusters.kubernetes.kind import Kind, Right
 from activities.clusters.kubernetes.kinds import BARE, KINDS, TRAINING_JOB
 
-TARGET = Path(__file__).resolve().parent / "base" / "rbac.yaml"
+TARGET = Path(__file__).resolve().parent / "helm" / "rekindle" / "templates" / "_rights.tpl"
 
 HEAD = """\
-# Who may do what. One account a process, one line a rule; docs/kubernetes.md says what each rule is for. A kind that the
-# cluster does not have needs its rule too: the answer is then that there is none, and not that we may not ask.
-# Generated from the table of kinds: `make rights`.
+{{- /* What each account may do; rbac.yaml binds it. Generated from the table of kinds: `make rights`. */ -}}
 """
 
-ACCOUNT = """\
-apiVersion: v1
-kind: ServiceAccount
-metadata:
-  name: rekindle-{name}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
-metadata:
-  name: rekindle-{name}
-rules:
+PART = """
+{{{{- define "rekindle.rights.{account}.{part}" }}}}
 {rules}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata:
-  name: rekindle-{name}
-roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: rekindle-{name}}}
-subjects:
-  - {{kind: ServiceAccount, name: rekindle-{name}, namespace: mindx-dl}}
----
+{{{{- end }}}}
 """
 
-TAIL = """\
-# Whoever may see or change things of a namespace may see or change its TrainingJobs.
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
-metadata:
-  name: rekindle-trainingjobs-view
-  labels:
-    rbac.authorization.k8s.io/aggregate-to-view: "true"
-rules:
-  - {apiGroups: [rekindle.io], resources: [trainingjobs, trainingjobs/status], verbs: [get, list, watch]}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
-metadata:
-  name: rekindle-trainingjobs-edit
-  labels:
-    rbac.authorization.k8s.io/aggregate-to-edit: "true"
-rules:
-  - {apiGroups: [rekindle.io], resources: [trainingjobs], verbs: [create, update, patch, delete]}
----
-# Is a ClusterD alive beside us? Asked once, at the start.
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
-metadata:
-  name: rekindle-rivals
-rules:
-  - {apiGroups: [""], resources: [services], resourceNames: [clusterd-grpc-svc], verbs: [get]}
-  - {apiGroups: [discovery.k8s.io], resources: [endpointslices], verbs: [list]}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata:
-  name: rekindle-rivals
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: rekindle-rivals}
-subjects:
-  - {kind: ServiceAccount, name: rekindle-control, namespace: mindx-dl}
-  - {kind: ServiceAccount, name: rekindle-watcher, namespace: mindx-dl}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: Role
-metadata:
-  name: rekindle-installation
-rules:
-  - {apiGroups: [coordination.k8s.io], resources: [leases], verbs: [create, patch]}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: RoleBinding
-metadata:
-  name: rekindle-installation
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: rekindle-installation}
-subjects:
-  - {kind: ServiceAccount, name: rekindle-control, namespace: mindx-dl}
-"""
+OF_CLUSTER = {
+    ("", "nodes"),
+    ("", "namespaces"),
+    ("authentication.k8s.io", "tokenreviews"),
+    ("rekindle.io", "marks"),
+    ("rekindle.io", "priority"),
+}
+"""Resources that belong to no namespace, or that our admission policies ask for in the whole cluster."""
+
+LEASES = Right("coordination.k8s.io", "leases", ("get",))
+"""Other installations have theirs in namespaces that this one does not know before it reads of them on a job."""
 
 EVENTS = Right("", "events", ("create",))
 MARKS = Right("rekindle.io", "marks", ("set",))
@@ -116,7 +55,7 @@ OWN: Mapping[str, Sequence[Right]] = {
         Right("", "nodes", ("list", "watch")),
         Right("", "namespaces", ("list", "watch")),
         Right("policy", "poddisruptionbudgets", ("get", "list", "create", "delete")),
-        Right("coordination.k8s.io", "leases", ("get",)),
+        LEASES,
         EVENTS,
         PRIORITY,
     ),
@@ -154,13 +93,24 @@ def rights_of(account: str, kinds: Iterable[Kind]) -> Iterator[Right]:
 
 def generated(kinds: Sequence[Kind] = (*KINDS, BARE)) -> str:
     """The file."""
-    rules = {account: "\n".join(map(_rule, rights_of(account, kinds))) for account in OWN}
-    return HEAD + "".join(ACCOUNT.format(name=name, rules=lines) for name, lines in rules.items()) + TAIL
+    return HEAD + "".join(_parts(account, tuple(rights_of(account, kinds))) for account in OWN)
+
+
+def _parts(account: str, rights: Sequence[Right]) -> str:
+    """Returns the rules of an account: those that a Role in a namespace can grant, and the others."""
+    parts: dict[str, list[str]] = {"inNamespaces": [], "ofCluster": []}
+    for right in rights:
+        parts["ofCluster" if _is_of_cluster(right) else "inNamespaces"].append(_rule(right))
+    return "".join(PART.format(account=account, part=part, rules="\n".join(rules)) for part, rules in parts.items())
+
+
+def _is_of_cluster(right: Right) -> bool:
+    return right == LEASES or (right.group, right.resource) in OF_CLUSTER
 
 
 def _rule(right: Right) -> str:
     group = right.group or '""'
-    return f"  - {{apiGroups: [{group}], resources: [{right.resource}], verbs: [{', '.join(right.verbs)}]}}"
+    return f"- {{apiGroups: [{group}], resources: [{right.resource}], verbs: [{', '.join(right.verbs)}]}}"
 
 
 def main() -> int:
@@ -169,7 +119,7 @@ def main() -> int:
     if not parser.parse_args().check:
         TARGET.write_text(generated())
     elif TARGET.read_text() != generated():
-        print("deploy/base/rbac.yaml differs from the table of kinds, run `make rights`", file=sys.stderr)
+        print(f"{TARGET.name} differs from the table of kinds, run `make rights`", file=sys.stderr)
         return 1
     return 0
 

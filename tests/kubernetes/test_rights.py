@@ -3,8 +3,9 @@ refused."""
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from activities.clusters.kubernetes.pod_operations import delete_pod
 from activities.clusters.port import Cluster
 from activities.journal import JournalActivities
 from activities.pods import PodActivities
-from rekindle.errors import NotFound, Refused
+from rekindle.errors import Forbidden, NotFound, Refused
 from rekindle.model import keys
 from rekindle.model.activities.jobs import RememberRequest, Survey, SurveyRequest
 from rekindle.model.cluster import ClusterEvent, JobObject, Pod, PodPhase, WatchEvent
@@ -34,6 +35,7 @@ from tests.fakes.controller import apply_crds
 from tests.fakes.volcano import operator_and_volcano
 from tests.kubernetes.world.control_plane import Namespace, a_namespace, endpoint_of
 from tests.kubernetes.world.worlds import NODES, BarePods, IndexedJob, KubernetesWorld, Operated, OwnKind, tried
+from tests.support.charts import given, objects
 from workers.operator import Operator
 from workers.other_controller import NAMESPACE, SERVICE, refuse_beside_another_controller
 
@@ -97,12 +99,11 @@ class Accounts:
         return kind(self.admin, self.proxies["control"], self.clusters["control"])
 
 
-async def identify() -> str:
-    return "of a test"
-
-
 @asynccontextmanager
 async def accounts(kubeconfig: Path, directory: Path, name: str) -> AsyncIterator[Accounts]:
+    async def identify() -> str:
+        return f"of the test in {name}"
+
     async with AsyncExitStack() as ends:
         admin = await ends.enter_async_context(a_namespace(kubeconfig, name))
         await apply_crds(admin.api)
@@ -211,6 +212,45 @@ async def tell_a_manager(found: Accounts, job: Object) -> None:
 
 async def test_every_right_is_needed_and_every_need_is_met(all_accounts: Accounts, tmp_path: Path) -> None:
     """Nothing is refused to the four accounts, and each rule and verb of the manifests is asked for by one of their processes."""
+    await ask_for_everything(all_accounts, tmp_path)
+    proxies = all_accounts.proxies.items()
+    needless = {account: granted(account) - asked(proxy) - OF_POLICIES for account, proxy in proxies}
+    assert not any(needless.values()), needless
+    missing = {account: asked(proxy) - granted(account) for account, proxy in proxies}
+    assert not any(missing.values()), missing
+
+
+@contextmanager
+def granted_in_namespaces(program: str, kubeconfig: Path, served: str) -> Iterator[None]:
+    """Lets the accounts have the rights of the chart with `rbac.scope=namespaces` only."""
+    of_access = ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+    everywhere = [one for one in objects(given()) if one["kind"] == "ClusterRoleBinding"]
+    narrow = [one for one in objects(given(namespaces=[served], rbac__scope="namespaces")) if one["kind"] in of_access]
+
+    def kubectl(*arguments: str, things: Sequence[Object]) -> None:
+        command = [program, f"--kubeconfig={kubeconfig}", *arguments, "-f", "-"]
+        subprocess.run(command, input=yaml.safe_dump_all(things), text=True, check=True, capture_output=True)
+
+    kubectl("delete", "--ignore-not-found", things=everywhere)
+    kubectl("apply", "--server-side", "--force-conflicts", things=narrow)
+    try:
+        yield
+    finally:
+        kubectl("delete", "--ignore-not-found", things=narrow)
+        kubectl("apply", "--server-side", "--force-conflicts", things=everywhere)
+
+
+async def test_rights_in_the_served_namespaces_are_enough(program: str, kubeconfig: Path, tmp_path: Path) -> None:
+    """With Roles in one namespace, and ClusterRoles for what belongs to no namespace, nothing is refused either."""
+    async with accounts(kubeconfig, tmp_path, "rights-of-one") as found:
+        with granted_in_namespaces(program, kubeconfig, "rights-of-one"):
+            with pytest.raises(Forbidden):
+                await found.clusters["control"]._api.list("/api/v1/namespaces/default/pods")
+            await ask_for_everything(found, tmp_path)
+
+
+async def ask_for_everything(all_accounts: Accounts, tmp_path: Path) -> None:
+    """Lets each account make every request that its process may ever make."""
     namespace, clusters = all_accounts.admin, all_accounts.clusters
     kinds = (OwnKind, IndexedJob, BarePods, Operated)
     jobs = []
@@ -250,10 +290,6 @@ async def test_every_right_is_needed_and_every_need_is_met(all_accounts: Account
     assert await all_accounts.claims["watcher"].over({own}) == {own}
     await all_accounts.claims["control"].renew()
     assert await all_accounts.claims["watcher"].over({own}) == set()
-    needless = {account: granted(account) - asked(proxy) - OF_POLICIES for account, proxy in all_accounts.proxies.items()}
-    assert not any(needless.values()), needless
-    missing = {account: asked(proxy) - granted(account) for account, proxy in all_accounts.proxies.items()}
-    assert not any(missing.values()), missing
 
 
 async def claim(found: Accounts, job_id: str) -> None:
