@@ -9,7 +9,7 @@ from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from rekindle.errors import BadInput
@@ -83,8 +83,8 @@ class Settings(BaseSettings):
     any text. The ranks of a pod are counted by them if nothing else gives their number."""
 
     drain_held: timedelta = Field(default=timedelta(days=1), gt=timedelta(0))
-    """Longest time for which a job may hold a drain of its nodes on Kubernetes, such as `PT4H`. Then its pods there may be
-    evicted."""
+    """Longest time for which a job may hold a drain of its nodes on Kubernetes, in seconds or such as `PT4H`. Then its pods there
+    may be evicted."""
 
     storm_nodes: int = Field(default=20, ge=0, le=100)
     """Share of the nodes in percent. While more of them are unhealthy, and at least three, recoveries that move pods are held;
@@ -162,6 +162,16 @@ class Settings(BaseSettings):
     log_json: bool = False
     """Write logs as JSON lines instead of text."""
 
+    @field_validator("drain_held", mode="before")
+    @classmethod
+    def _duration(cls, said: object) -> object:
+        return _seconds(said)
+
+    @field_validator("limits", mode="before")
+    @classmethod
+    def _durations(cls, said: object) -> object:
+        return {key: _seconds(value) for key, value in said.items()} if isinstance(said, dict) else said
+
     @property
     def proofs(self) -> dict[str, str]:
         """Proof by which the gateway identifies the clients of each training side, by its name."""
@@ -170,6 +180,11 @@ class Settings(BaseSettings):
     @property
     def socket(self) -> Path:
         return self.cluster_socket or self.state_dir / "cluster.sock"
+
+
+def _seconds(said: object) -> object:
+    """Returns a number of seconds as a number. A variable is always a text."""
+    return float(said) if isinstance(said, str) and re.fullmatch(r"\d{1,12}(\.\d{1,6})?", said, re.ASCII) else said
 
 
 def read_settings() -> Settings:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
 
@@ -13,6 +14,7 @@ import pytest
 from rekindle.cli import app, exits
 from rekindle.cli.terminal import problems
 from rekindle.errors import Conflict, Invalid, NotMoved, Refused, RekindleError
+from rekindle.settings import read_settings
 
 PLAIN = {key: value for key, value in os.environ.items() if not key.startswith(("TEMPORAL_", "REKINDLE_"))}
 
@@ -125,6 +127,15 @@ def test_no_control_plane_is_said_with_how_to_start_one(short_path: Path) -> Non
     assert done.returncode == 3, done.stderr
     assert "127.0.0.1:1" in done.stderr
     assert "rekindle dev" in done.stderr
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("300", 300), ("12.5", 12.5), ("PT5M", 300)])
+def test_a_duration_is_given_in_seconds_or_as_a_duration(monkeypatch: pytest.MonkeyPatch, text: str, seconds: float) -> None:
+    """A variable is always a text: its message said that seconds are accepted, and refused them."""
+    monkeypatch.setenv("REKINDLE_LIMITS__PAUSE", text)
+    monkeypatch.setenv("REKINDLE_DRAIN_HELD", text)
+    settings = read_settings()
+    assert settings.limits.pause == settings.drain_held == timedelta(seconds=seconds)
 
 
 @pytest.mark.parametrize(
