@@ -213,6 +213,8 @@ class Rekindle:
                     last = status
                 if not lives:
                     return
+            if lives is None:  # the server does not keep it any longer
+                return
             await asyncio.sleep(every)
 
     async def account(self, job: str, run: str | None = None) -> Accounted:

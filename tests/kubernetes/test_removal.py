@@ -14,7 +14,9 @@ import pytest
 from activities.clusters.api_server import Object
 from activities.clusters.kubernetes.claims import Claims
 from activities.clusters.kubernetes.driver import KubernetesCluster
+from activities.clusters.kubernetes.kinds import JOB_SET
 from activities.clusters.kubernetes.leftovers import Leftovers
+from activities.clusters.kubernetes.pod_objects import BACKUP_OF
 from rekindle.errors import Forbidden
 from rekindle.model import keys
 from rekindle.policy.detection import isolation
@@ -146,6 +148,45 @@ async def test_pods_that_train_stay_and_those_that_wait_go(setting: Setting) -> 
     assert await installation.found() == {}
 
 
+@pytest.mark.parametrize("is_served", [True, False])
+@pytest.mark.parametrize("from_standby", [True, False])
+async def test_a_pod_that_has_taken_over_stays_before_it_is_promoted(
+    setting: Setting, is_served: bool, from_standby: bool
+) -> None:
+    """The processes died after the old pod was deleted. Nothing else holds the rank."""
+    namespace = setting.namespace
+    installation = Installation(namespace)
+    uid = await setting.running(await a_job(namespace), 1)
+    if is_served:
+        await installation.serves(uid)
+    if from_standby:
+        (standby,) = await setting.cluster.ensure_standbys(uid, 1, ())
+        await setting.until_runs(uid, standby)
+    old = await setting.holder(uid, "0")
+    backup = await setting.until_runs(uid, await setting.cluster.ensure_backup(old, "train-hot-0001", ()))
+    await setting.cluster.ensure_deleted(uid, old.metadata.name, old.metadata.uid, 0)
+    await setting.until_gone(uid, old)
+    assert set(await installation.remove()) == {"removed"}
+    (after,) = (await namespace.api.list(namespace.path("pods"))).items
+    assert after["metadata"]["uid"] == backup.metadata.uid
+    assert "deletionTimestamp" not in after["metadata"]
+    marks = {**labels_of(after), **annotations_of(after)}
+    assert not [key for key in marks if key.startswith("rekindle.io/") or key in (keys.POD_TYPE, keys.BACKUP_SOURCE)]
+    assert await installation.found() == {}
+
+
+async def test_a_backup_goes_while_the_old_pod_trains(setting: Setting) -> None:
+    """The processes died at the beginning of a hot switch."""
+    namespace = setting.namespace
+    uid = await setting.running(await a_job(namespace), 1)
+    old = await setting.holder(uid, "0")
+    backup = await setting.until_runs(uid, await setting.cluster.ensure_backup(old, "train-hot-0001", ()))
+    assert await Installation(namespace).remove() == ["removed"]
+    await setting.until_gone(uid, backup)
+    (after,) = (await namespace.api.list(namespace.path("pods"))).items
+    assert after["metadata"]["uid"] == old.metadata.uid
+
+
 async def test_a_node_that_was_set_aside_is_released(installation: Installation) -> None:
     """A mark that another party set stays."""
     api = installation.namespace.api
@@ -171,6 +212,31 @@ async def test_the_jobs_of_another_installation_that_lives_are_left_alone(instal
     await namespace.api.patch(f"{_path(namespace, 'leases')}/{lease['metadata']['name']}", long_ago)
     later = Leftovers(namespace.api, installation.settings.model_copy(update={"namespace": "default"}))
     assert {one.thing.split()[0] async for one in later.find()} == {"Job", "PodDisruptionBudget"}
+
+
+async def test_the_parts_and_bare_pods_of_another_installation_are_left_alone(installation: Installation) -> None:
+    """Pods of a JobSet belong to a Job of it, which does not name its installation. Bare pods name it on one of them."""
+    namespace, api = installation.namespace, installation.namespace.api
+    await apply_crds(api)
+    await installation.claims.renew()
+    marks = {keys.RECOVERED_BY: await installation.claims.own(), keys.MEMORY: "{}"}
+    sets = JOB_SET
+    whole = {"metadata": {"name": "set", "annotations": marks}, "spec": {"replicatedJobs": []}}
+    whole = await api.create(sets.path(namespace.name), {"apiVersion": sets.api_version, "kind": "JobSet", **whole})
+    owner = {"apiVersion": sets.api_version, "kind": "JobSet", "name": "set", "uid": whole["metadata"]["uid"], "controller": True}
+    part = await a_job(namespace, suspend=True)
+    await api.patch(namespace.path("jobs", "train"), {"metadata": {"ownerReferences": [owner]}})
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": part["metadata"]["uid"]}
+    spec = {"containers": [{"name": "main", "image": "none"}]}
+    bare = {keys.JOB_ID: f"{namespace.name}.gpt", keys.BARE_JOB_NAME: "gpt"}
+    for name, more in {
+        "set-0": {"labels": {keys.GENERATION: "3"}, "ownerReferences": [{**owner, "controller": True}]},
+        "gpt-0": {"labels": bare, "annotations": marks},
+        "gpt-1-hot": {"labels": {**bare, BACKUP_OF: "gone"}, "annotations": {keys.POD_TYPE: "backup"}},
+    }.items():
+        await api.create(namespace.path("pods"), {"metadata": {"name": name, **more}, "spec": spec})
+    elsewhere = Leftovers(api, installation.settings.model_copy(update={"namespace": "default"}))
+    assert {one.thing async for one in elsewhere.find()} == set()
 
 
 async def test_a_job_that_cannot_be_changed_does_not_keep_the_others(

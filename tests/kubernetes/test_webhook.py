@@ -4,7 +4,7 @@ import asyncio
 import json
 from base64 import b64decode
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -248,6 +248,38 @@ async def test_certificates_are_renewed_before_they_end(found: Installed, namesp
             used, before = [*used, now.certificate], now
     assert len(set(used)) > 10
     assert before.authorities.count(b"BEGIN CERTIFICATE") == 2
+
+
+async def test_no_certificate_is_used_before_its_authority_is_trusted(
+    found: Installed, namespace: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The configurations cannot be written while authority and certificate are due: the certificate before stays in use."""
+    clock = Clock()
+    tls = ServerTls(clock)
+    one = SharedSecret(namespace.api, NAMESPACE, tls)
+    while clock.moved < timedelta(days=275):
+        await one.look()
+        clock.moved += timedelta(days=5)
+    patch = namespace.api.patch
+
+    async def refused(path: str, body: Object) -> Object:
+        if "webhookconfigurations" in path:
+            raise ClusterUnavailable("not now")
+        return await patch(path, body)
+
+    monkeypatch.setattr(namespace.api, "patch", refused)
+    used, trusted = tls._used[0], await bundles(namespace.api)
+    clock.moved = timedelta(days=275)
+    for _ in range(30):
+        clock.moved += timedelta(hours=6)
+        with suppress(ClusterUnavailable):
+            await one.look()
+        assert (await bundles(namespace.api)) == trusted
+    assert (await shared(namespace.api)).authorities not in trusted
+    assert tls._used[0] == used
+    monkeypatch.undo()
+    await one.look()
+    assert tls._used[0] == (await shared(namespace.api)).certificate
 
 
 async def test_a_lost_secret_is_filled_with_what_is_in_use(found: Installed, namespace: Namespace) -> None:

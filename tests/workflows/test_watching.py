@@ -60,3 +60,14 @@ async def test_a_job_that_there_is_not_is_named(temporal: WorkflowEnvironment) -
     """The call ends at once, with the names of the jobs that are known."""
     with pytest.raises(BadInput, match="job: 'nobody' is not a registered job"):
         await anext(Rekindle(temporal.client).watch("nobody"))
+
+
+async def test_the_watch_of_a_job_that_is_not_kept_ends(temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server has deleted it, or its namespace, meanwhile."""
+    async with training(temporal, a_job()) as (world, _peer):
+        client = Rekindle(world.client)
+        async with asyncio.timeout(60), aclosing(client.watch(world.job.id, every=0.02)) as statuses:
+            await anext(statuses)
+            gone = world.client.get_workflow_handle("not-there")
+            monkeypatch.setattr(world.client, "get_workflow_handle", lambda *_, **__: gone)
+            assert [status async for status in statuses] == []

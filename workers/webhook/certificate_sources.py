@@ -93,9 +93,9 @@ class SharedSecret:
 
     async def look(self) -> None:
         self._held = await self._agreed()
-        self._tls.use(self._held.certificate, self._held.key)
         for path in CONFIGURATIONS:
             await self._trust(path)
+        self._tls.use(self._held.certificate, self._held.key)  # not before the API server trusts it
 
     async def _agreed(self) -> Certificates:
         """Returns the certificates of the Secret, after it was renewed if that is due. The first replica that writes decides."""

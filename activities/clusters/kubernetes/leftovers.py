@@ -17,11 +17,13 @@ from activities.clusters.kubernetes.claims import HOLDER, LASTS
 from activities.clusters.kubernetes.contract_words import ContractWords
 from activities.clusters.kubernetes.kind import Workload
 from activities.clusters.kubernetes.kinds import KINDS
+from activities.clusters.kubernetes.kinds.bare_pods import is_bare
+from activities.clusters.kubernetes.missing_rank import is_active, is_backup, is_standby
 from activities.clusters.kubernetes.pod_objects import BACKUP_OF, OWN_CLASS, TAKES_OVER, controller_of
 from activities.clusters.kubernetes.pod_operations import PodOperations
 from activities.clusters.kubernetes.public_faults import NAMESPACE as FAULTS
 from activities.clusters.kubernetes.public_faults import OURS as OF_THE_GATEWAY
-from activities.clusters.kubernetes.reader import Reader, in_scope
+from activities.clusters.kubernetes.reader import Reader, in_scope, is_name
 from activities.clusters.kubernetes.watch import NODES
 from rekindle.errors import Conflict, NotFound
 from rekindle.model import keys
@@ -42,7 +44,10 @@ OF_JOBS = (
 )
 """Annotations of a job that its owner does not write."""
 
-OF_PODS = {"labels": (keys.JOB_ID, keys.GENERATION), "annotations": (TAKES_OVER, keys.TAKEN_AS, OWN_CLASS, *OF_JOBS)}
+OF_PODS = {
+    "labels": (keys.JOB_ID, keys.GENERATION, BACKUP_OF, keys.STANDBY_OF),
+    "annotations": (TAKES_OVER, keys.TAKEN_AS, OWN_CLASS, *OF_JOBS),
+}
 """Marks of pods that training goes on in. Those of our own kinds keep theirs, which are deleted with the job."""
 
 UNUSED = {BACKUP_OF: "backup pod that has taken over nothing", keys.STANDBY_OF: "standby"}
@@ -88,7 +93,8 @@ class Leftovers:
     # ---- jobs
 
     async def _jobs(self) -> AsyncIterator[Leftover]:
-        for kind in KINDS:
+        await self._spare_bare_jobs()
+        for kind in reversed(KINDS):  # a job before the jobs that it is made of
             with suppress(NotFound):  # the cluster has no such kind
                 for scope in self._reader.scopes:
                     async for page in self._api.pages(kind.path(scope)):
@@ -97,6 +103,9 @@ class Leftovers:
                                 yield found
 
     async def _of_job(self, job: Workload) -> Leftover | None:
+        if (controller_of(job.object) or {}).get("uid") in self._spared:
+            self._spared.add(job.uid)
+            return None
         written = _there(job.object, "annotations", OF_JOBS)
         is_paused = Trait.CONTRACT_WORDS in job.kind.traits and await is_recovery_paused(self._operations, job)
         if not (written or is_paused):
@@ -118,8 +127,10 @@ class Leftovers:
             await job.kind.restart.let_go(self._operations, job)
         if Trait.CONTRACT_WORDS in job.kind.traits:
             await self._contract.ensure_words(job.uid, Words(over=True))
-        pods = await self._reader.pods(job)
-        await job.kind.count.ensure_no_backups(self._operations, job, pods, 0)
+        for pod in await self._reader.pods(job):
+            if is_backup(pod) and not await self._is_unused(pod):
+                await job.kind.count.ensure_promoted(self._operations, job, pod)
+        await job.kind.count.ensure_no_backups(self._operations, job, await self._reader.pods(job), 0)
         await self._operations.ensure_metadata(job, {}, dict.fromkeys(written))
 
     async def _is_anothers(self, holder: str) -> bool:
@@ -134,34 +145,60 @@ class Leftovers:
                 self._alive[holder] = False
         return self._alive[holder]
 
+    async def _spare_bare_jobs(self) -> None:
+        """Finds jobs of pods without controller that another installation recovers. One of their pods says so."""
+        for scope in self._reader.scopes:
+            async for page in self._api.metadata(in_scope("pods", scope), labelSelector=keys.JOB_ID):
+                for pod in page.items:
+                    holder = (pod["metadata"].get("annotations") or {}).get(keys.RECOVERED_BY, "")
+                    if is_bare(pod) and await self._is_anothers(holder):
+                        self._spared.add(pod["metadata"]["labels"][keys.JOB_ID])
+
     # ---- pods and budgets
 
     async def _pods(self) -> AsyncIterator[Leftover]:
         for scope in self._reader.scopes:
             async for page in self._api.metadata(in_scope("pods", scope)):
                 for pod in page.items:
-                    if found := self._of_pod(pod):
+                    if found := await self._of_pod(pod):
                         yield found
 
-    def _of_pod(self, pod: Object) -> Leftover | None:
+    async def _of_pod(self, pod: Object) -> Leftover | None:
         metadata, controller = pod["metadata"], controller_of(pod) or {}
         labels = metadata.get("labels") or {}
         if {controller.get("uid"), labels.get(keys.JOB_ID)} & self._spared:
             return None
         thing = f"Pod {metadata['namespace']}/{metadata['name']}"
         path = f"{in_scope('pods', metadata['namespace'])}/{metadata['name']}"
-        for label in (one for one in UNUSED if one in labels):
+        is_unused = any(one in labels for one in UNUSED) and await self._is_unused(pod)
+        for label in (one for one in UNUSED if one in labels and is_unused):
             return Leftover(thing, UNUSED[label], partial(self._deleted, path, metadata["uid"]))
         if controller.get("kind") in {kind.name for kind in KINDS if kind.is_ours}:
             return None
         is_owners = "." in labels.get(keys.JOB_ID, ".")  # the id of pods without controller, which their owner has written
         found = {part: _there(pod, part, marks) for part, marks in OF_PODS.items()}
         found["labels"] = [key for key in found["labels"] if not (is_owners and key == keys.JOB_ID)]
+        if any(one in labels for one in UNUSED):
+            found["annotations"] += _there(pod, "annotations", (keys.POD_TYPE, keys.BACKUP_SOURCE))
         if not any(found.values()):
             return None
         words = "; ".join(f"{part} {', '.join(marks)}" for part, marks in found.items() if marks)
         change = {"uid": metadata["uid"], **{part: dict.fromkeys(marks) for part, marks in found.items()}}
         return Leftover(thing, words, partial(self._changed, path, {"metadata": change}))
+
+    async def _is_unused(self, pod: Object) -> bool:
+        """Returns whether nothing is trained in a standby or backup pod. A backup whose pod is gone, and which the job's
+        controller counts, holds the rank."""
+        metadata = pod["metadata"]
+        labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+        source = annotations.get(keys.BACKUP_SOURCE, "")
+        if is_standby(pod) or TAKES_OVER in annotations or not is_name(source):
+            return True
+        try:
+            old = await self._api.get(f"{in_scope('pods', metadata['namespace'])}/{source}")
+        except NotFound:
+            return False
+        return old["metadata"]["uid"] == labels.get(BACKUP_OF, old["metadata"]["uid"]) and is_active(old)
 
     async def _budgets(self) -> AsyncIterator[Leftover]:
         for scope in self._reader.scopes:
