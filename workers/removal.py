@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from activities.clusters.api_server import Api, check_version
 from activities.clusters.kubernetes.leftovers import Leftover, Leftovers
-from rekindle.errors import Refused, RekindleError
+from rekindle.errors import NotFound, Refused, RekindleError
 from rekindle.settings import read_settings
 from workers.process import run
 
@@ -56,6 +56,8 @@ async def removed(one: Leftover) -> tuple[bool, str]:
         return True, "not removed"
     try:
         await one.remove()
+    except NotFound:
+        return False, "gone meanwhile"
     except RekindleError as error:
         return True, f"not removed: {error}"
     return False, "removed"

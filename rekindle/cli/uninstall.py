@@ -14,7 +14,7 @@ from rekindle.cli.output import Format, Output
 from rekindle.cli.stack import server_root
 from rekindle.errors import BadInput, Unavailable
 
-USUAL = Path("~/.kube/config")
+USUAL = "~/.kube/config"
 
 
 async def uninstall(
@@ -35,7 +35,7 @@ async def uninstall(
         raise Unavailable('the client of Kubernetes is not installed: pip install "rekindle-recovery[kubernetes]"')
     settings = {
         "REKINDLE_CLUSTER": "kubernetes",
-        "REKINDLE_KUBECONFIG": str(_kubeconfig(kubeconfig)),
+        "REKINDLE_KUBECONFIG": _kubeconfig(kubeconfig),
         "REKINDLE_NAMESPACE": namespace,
         "PYTHONPATH": str(server_root()),
     }
@@ -49,10 +49,11 @@ async def uninstall(
     return Exit.DONE if code == 0 else Exit.OTHERWISE
 
 
-def _kubeconfig(said: Path | None) -> Path:
-    path = (said or Path(os.environ.get("KUBECONFIG") or USUAL)).expanduser()
-    if not path.is_file():
-        raise BadInput(
-            f"--kubeconfig: {path} is not a file (accepted: a kubeconfig of a user who may change jobs, pods and nodes)"
-        )
-    return path
+def _kubeconfig(said: Path | None) -> str:
+    """Returns the path of the kubeconfig; several, as kubectl accepts them in KUBECONFIG, are merged."""
+    paths = str(said) if said else os.environ.get("KUBECONFIG") or USUAL
+    found = [str(path) for one in paths.split(os.pathsep) if (path := Path(one).expanduser()).is_file()]
+    if not found:
+        words = "accepted: a kubeconfig of a user who may change jobs, pods and nodes"
+        raise BadInput(f"--kubeconfig: {paths} is not a file ({words})")
+    return os.pathsep.join(found)

@@ -8,14 +8,16 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from activities.clusters.api_server import Object
+from activities.clusters.kubernetes import leftovers as leftovers_module
 from activities.clusters.kubernetes.claims import Claims
 from activities.clusters.kubernetes.driver import KubernetesCluster
 from activities.clusters.kubernetes.kinds import JOB_SET
-from activities.clusters.kubernetes.leftovers import Leftovers
+from activities.clusters.kubernetes.leftovers import LEASES, Leftovers
 from activities.clusters.kubernetes.pod_objects import BACKUP_OF
 from rekindle.errors import Forbidden
 from rekindle.model import keys
@@ -38,7 +40,6 @@ class Installation:
         self.namespace, self.settings = namespace, Settings(namespaces=(namespace.name,), namespace=namespace.name)
         self.claims: Claims = claims_of(namespace, "ours")
         self.cluster = KubernetesCluster(namespace.api, self.settings, claims=self.claims)
-        self.leftovers = Leftovers(namespace.api, self.settings)
 
     async def serves(self, uid: str) -> None:
         """Recovers a job: claims it, and leaves notes and a budget."""
@@ -48,11 +49,22 @@ class Installation:
 
     async def found(self) -> dict[str, str]:
         """Returns what is left of each object of this test."""
-        return {one.thing: one.words async for one in self.leftovers.find()}
+        return {one.thing: one.words async for one in self.leftovers().find()}
 
     async def remove(self) -> list[str]:
         """Removes all of it, and returns what became of each."""
-        return [(await removed(one))[1] async for one in Leftovers(self.namespace.api, self.settings).find()]
+        return [(await removed(one))[1] async for one in self.leftovers().find()]
+
+    def leftovers(self, namespace: str = "") -> Leftovers:
+        """Returns what looks for things that are left, by default for the installation itself."""
+        settings = self.settings.model_copy(update={"namespace": namespace or self.settings.namespace})
+        return Leftovers(self.namespace.api, settings, again=0.2)
+
+    async def no_other_lives(self) -> None:
+        """Deletes the Leases of other tests."""
+        for lease in (await self.namespace.api.list(LEASES, labelSelector="app.kubernetes.io/part-of=rekindle")).items:
+            where = f"/apis/coordination.k8s.io/v1/namespaces/{lease['metadata']['namespace']}/leases/{lease['metadata']['name']}"
+            await self.namespace.api.delete(where, lease["metadata"]["uid"])
 
     async def objects(self) -> dict[str, Object]:
         """Returns what users see of the objects of the namespace, by path."""
@@ -60,7 +72,7 @@ class Installation:
         for kind in ("jobs", "pods", "poddisruptionbudgets", "leases", "configmaps"):
             path = _path(self.namespace, kind)
             for one in (await self.namespace.api.list(path)).items:
-                spec = {key: value for key, value in (one.get("spec") or {}).items() if key != "suspend"}
+                spec = {key: value for key, value in (one.get("spec") or {}).items() if key not in ("suspend", "nodeName")}
                 marks = (labels_of(one), annotations_of(one))
                 found[f"{kind}/{one['metadata']['name']}"] = {"marks": marks, "spec": spec}
         return found
@@ -124,6 +136,8 @@ async def test_process_level_recovery_does_not_stay_on_pause(installation: Insta
     group = {"metadata": {"name": name, "labels": {keys.PROCESS_RECOVER_ENABLE: "pause"}}, "spec": {"minMember": 2}}
     kind = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup"}
     await namespace.api.create(groups_path(namespace.name), {**kind, **group})
+    assert await installation.found() == {}  # ClusterD may have paused a job that we never served
+    await installation.cluster.ensure_job_metadata(job["metadata"]["uid"], {}, {keys.LAST_VERDICT: "recovered"})
     assert (await installation.found())[f"AscendJob {namespace.name}/demo"].endswith("of its PodGroup is pause")
     assert await installation.remove() == ["removed"]
     assert labels_of(await namespace.api.get(groups_path(namespace.name, name)))[keys.PROCESS_RECOVER_ENABLE] == "on"
@@ -190,6 +204,7 @@ async def test_a_backup_goes_while_the_old_pod_trains(setting: Setting) -> None:
 async def test_a_node_that_was_set_aside_is_released(installation: Installation) -> None:
     """A mark that another party set stays."""
     api = installation.namespace.api
+    await installation.no_other_lives()
     await api.patch(NODE, {"metadata": {"annotations": dict(isolation.isolation({}, "two incidents"))}})
     try:
         assert (await installation.found())["Node node-2"] == "isolated: two incidents"
@@ -206,12 +221,45 @@ async def test_the_jobs_of_another_installation_that_lives_are_left_alone(instal
     namespace = installation.namespace
     await installation.serves((await a_job(namespace))["metadata"]["uid"])
     (lease,) = (await namespace.api.list(_path(namespace, "leases"))).items
-    elsewhere = Leftovers(namespace.api, installation.settings.model_copy(update={"namespace": "default"}))
+    elsewhere = installation.leftovers("default")
     assert {one.thing async for one in elsewhere.find()} == set()
     long_ago = {"spec": {"renewTime": datetime(2026, 1, 1, tzinfo=UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")}}
     await namespace.api.patch(f"{_path(namespace, 'leases')}/{lease['metadata']['name']}", long_ago)
-    later = Leftovers(namespace.api, installation.settings.model_copy(update={"namespace": "default"}))
+    later = installation.leftovers("default")
     assert {one.thing.split()[0] async for one in later.find()} == {"Job", "PodDisruptionBudget"}
+
+
+async def test_a_node_stays_isolated_while_another_installation_lives(namespace: Namespace, installation: Installation) -> None:
+    """The mark does not say whose it is: the other one may have set it after a stress test."""
+    api = namespace.api
+    await installation.claims.renew()
+    await api.patch(NODE, {"metadata": {"annotations": dict(isolation.isolation({}, "stress test"))}})
+    try:
+        (node,) = [one async for one in installation.leftovers("default").find() if one.thing == "Node node-2"]
+        assert (await removed(node))[0]
+        assert "another installation lives: rekindle nodes release node-2" in node.words
+        assert keys.ISOLATED in annotations_of(await api.get(NODE))
+    finally:
+        await api.patch(NODE, {"metadata": {"annotations": {keys.ISOLATED: None, keys.NODE_HEALTHY: None}}})
+
+
+async def test_an_installation_lives_although_its_clock_is_late(
+    namespace: Namespace, installation: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Lease that looks old is read again after a renewal was due."""
+    await installation.claims.renew()
+    (lease,) = (await namespace.api.list(_path(namespace, "leases"))).items
+    path = f"{_path(namespace, 'leases')}/{lease['metadata']['name']}"
+    await namespace.api.patch(path, {"spec": {"renewTime": "2026-01-01T00:00:00.000000Z"}})
+    leftovers = installation.leftovers()
+
+    async def renewed(_seconds: float) -> None:
+        await namespace.api.patch(path, {"spec": {"renewTime": "2026-01-01T00:00:10.000000Z"}})
+
+    monkeypatch.setattr(leftovers_module, "asyncio", SimpleNamespace(sleep=renewed))
+    assert await leftovers.running() == f"{namespace.name}/{lease['metadata']['name']}"
+    monkeypatch.undo()
+    assert await installation.leftovers().running() == ""
 
 
 async def test_the_parts_and_bare_pods_of_another_installation_are_left_alone(installation: Installation) -> None:
@@ -235,7 +283,7 @@ async def test_the_parts_and_bare_pods_of_another_installation_are_left_alone(in
         "gpt-1-hot": {"labels": {**bare, BACKUP_OF: "gone"}, "annotations": {keys.POD_TYPE: "backup"}},
     }.items():
         await api.create(namespace.path("pods"), {"metadata": {"name": name, **more}, "spec": spec})
-    elsewhere = Leftovers(api, installation.settings.model_copy(update={"namespace": "default"}))
+    elsewhere = installation.leftovers("default")
     assert {one.thing async for one in elsewhere.find()} == set()
 
 

@@ -4,6 +4,7 @@ Reads jobs, pods and nodes once, in pages. Jobs that another living installation
 alone. Used by `workers.removal`.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from functools import partial
 from activities.clusters.api_server import Api, Object
 from activities.clusters.kubernetes.ascend_operator import is_recovery_paused
 from activities.clusters.kubernetes.budgets import OURS, PART_OF, budgets_path
-from activities.clusters.kubernetes.claims import HOLDER, LASTS
+from activities.clusters.kubernetes.claims import HOLDER, LASTS, RENEWED
 from activities.clusters.kubernetes.contract_words import ContractWords
 from activities.clusters.kubernetes.kind import Workload
 from activities.clusters.kubernetes.kinds import KINDS
@@ -50,6 +51,8 @@ OF_PODS = {
 }
 """Marks of pods that training goes on in. Those of our own kinds keep theirs, which are deleted with the job."""
 
+LEASES = "/apis/coordination.k8s.io/v1/leases"
+
 UNUSED = {BACKUP_OF: "backup pod that has taken over nothing", keys.STANDBY_OF: "standby"}
 """Labels of pods in which nothing is trained."""
 
@@ -67,28 +70,62 @@ class Leftover:
 
 
 class Leftovers:
-    def __init__(self, api: Api, settings: Settings) -> None:
-        self._api, self._settings = api, settings
+    def __init__(self, api: Api, settings: Settings, again: float = RENEWED + 2) -> None:
+        """Args:
+        again: seconds after which a Lease that looks old is read again.
+        """
+        self._api, self._settings, self._again = api, settings, again
         self._reader = Reader(api, settings)
         self._operations = PodOperations(api, self._reader, settings)
         self._contract = ContractWords(api, self._operations, self._reader.job)
-        self._alive: dict[str, bool] = {}
+        self._living: frozenset[str] | None = None
         self._spared: set[str] = set()
         """UIDs of jobs that another installation recovers."""
 
     async def running(self) -> str:
-        """Returns the Lease of this installation if it was renewed in the last minute; empty: the installation does not run."""
-        namespace = self._settings.namespace
-        for lease in (await self._api.list(_leases(namespace), labelSelector=f"{PART_OF}={OURS}")).items:
-            if _is_renewed(lease):
-                return f"{namespace}/{lease['metadata']['name']}"
-        return ""
+        """Returns the Lease of this installation if it is being renewed; empty: the installation does not run."""
+        return next((holder for holder in sorted(await self._alive()) if self._is_ours(holder)), "")
 
     async def find(self) -> AsyncGenerator[Leftover, None]:
-        """Yields what is left, jobs first: their state decides about their pods."""
+        """Yields what is left, jobs first: their state decides about their pods. Each kind of thing is listed whole before any of
+        it is removed, since a list that is read slowly expires."""
         for part in (self._jobs, self._pods, self._budgets, self._nodes, self._others):
-            async for found in part():
+            for found in [one async for one in part()]:
                 yield found
+
+    # ---- installations
+
+    async def _alive(self) -> frozenset[str]:
+        """Returns the Leases of all installations that live, as namespace and name.
+
+        As clocks of machines differ, one that looks old is read again after a renewal was due.
+        """
+        if self._living is None:
+            before = await self._renewals()
+            living = {holder for holder, renewed in before.items() if _is_recent(renewed)}
+            if any(before[holder] for holder in before.keys() - living):
+                await asyncio.sleep(self._again)
+                living |= {holder for holder, renewed in (await self._renewals()).items() if renewed != before.get(holder, "")}
+            self._living = frozenset(living)
+        return self._living
+
+    async def _renewals(self) -> dict[str, str]:
+        found = {}
+        for lease in (await self._api.list(LEASES, labelSelector=f"{PART_OF}={OURS}")).items:
+            holder = f"{lease['metadata']['namespace']}/{lease['metadata']['name']}"
+            if HOLDER.fullmatch(holder):
+                found[holder] = str((lease.get("spec") or {}).get("renewTime") or "")
+        return found
+
+    def _is_ours(self, holder: str) -> bool:
+        return holder.partition("/")[0] == self._settings.namespace
+
+    async def _is_anothers(self, holder: str) -> bool:
+        """Returns whether this is the Lease of another installation that lives."""
+        return holder in await self._alive() and not self._is_ours(holder)
+
+    async def _others_live(self) -> bool:
+        return any([await self._is_anothers(holder) for holder in await self._alive()])
 
     # ---- jobs
 
@@ -106,14 +143,13 @@ class Leftovers:
         if (controller_of(job.object) or {}).get("uid") in self._spared:
             self._spared.add(job.uid)
             return None
-        written = _there(job.object, "annotations", OF_JOBS)
-        is_paused = Trait.CONTRACT_WORDS in job.kind.traits and await is_recovery_paused(self._operations, job)
-        if not (written or is_paused):
-            return None
+        if not (written := _there(job.object, "annotations", OF_JOBS)):
+            return None  # nobody of ours served it: what stands on its PodGroup and pods is another controller's
         if await self._is_anothers(job.annotation(keys.RECOVERED_BY)):
             self._spared.add(job.uid)
             return None
-        words = [f"annotations {', '.join(written)}"] if written else []
+        is_paused = Trait.CONTRACT_WORDS in job.kind.traits and await is_recovery_paused(self._operations, job)
+        words = [f"annotations {', '.join(written)}"]
         words += ["suspended by a restart that was not finished"] if job.annotation(keys.STOPPED) == "yes" else []
         words += [f"label {keys.PROCESS_RECOVER_ENABLE} of its PodGroup is pause"] if is_paused else []
         self._reader.remember(job)
@@ -132,18 +168,6 @@ class Leftovers:
                 await job.kind.count.ensure_promoted(self._operations, job, pod)
         await job.kind.count.ensure_no_backups(self._operations, job, await self._reader.pods(job), 0)
         await self._operations.ensure_metadata(job, {}, dict.fromkeys(written))
-
-    async def _is_anothers(self, holder: str) -> bool:
-        """Returns whether another installation recovers what names this holder, and has renewed its Lease in the last minute."""
-        namespace, _, name = holder.partition("/")
-        if not HOLDER.fullmatch(holder) or namespace == self._settings.namespace:
-            return False
-        if holder not in self._alive:
-            try:
-                self._alive[holder] = _is_renewed(await self._api.get(f"{_leases(namespace)}/{name}"))
-            except NotFound:
-                self._alive[holder] = False
-        return self._alive[holder]
 
     async def _spare_bare_jobs(self) -> None:
         """Finds jobs of pods without controller that another installation recovers. One of their pods says so."""
@@ -217,6 +241,10 @@ class Leftovers:
                 if change := isolation.release(annotations):
                     name = node["metadata"]["name"]
                     words = f"isolated: {cut(annotations[keys.ISOLATED], 200)}"
+                    if await self._others_live():  # the mark does not say whose it is
+                        words += f"; another installation lives: rekindle nodes release {name}"
+                        yield Leftover(f"Node {name}", words, None)
+                        continue
                     remove = partial(self._changed, f"{NODES}/{name}", {"metadata": {"annotations": change}})
                     yield Leftover(f"Node {name}", words, remove)
 
@@ -227,7 +255,8 @@ class Leftovers:
             yield self._to_delete("Lease", metadata, f"{_leases(namespace)}/{metadata['name']}", "name of the installation")
         path = in_scope("configmaps", FAULTS)
         selector = ",".join(f"{key}={value}" for key, value in OF_THE_GATEWAY.items())
-        for fault in (await self._api.list(path, labelSelector=selector)).items:
+        faults = [] if await self._others_live() else (await self._api.list(path, labelSelector=selector)).items
+        for fault in faults:
             metadata = fault["metadata"]
             yield self._to_delete("ConfigMap", metadata, f"{path}/{metadata['name']}", "public fault")
         for scope in self._reader.scopes:
@@ -259,10 +288,9 @@ def _leases(namespace: str) -> str:
     return f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
 
 
-def _is_renewed(lease: Object) -> bool:
-    """Returns whether a Lease was renewed in the last minute, by this machine's clock."""
+def _is_recent(renewed: str) -> bool:
+    """Returns whether a time is in the last minute, by this machine's clock."""
     try:
-        renewed = datetime.fromisoformat((lease.get("spec") or {}).get("renewTime") or "")
+        return abs(datetime.now(UTC) - datetime.fromisoformat(renewed)) < timedelta(seconds=LASTS)
     except ValueError:
         return False
-    return abs(datetime.now(UTC) - renewed) < timedelta(seconds=LASTS)
