@@ -46,7 +46,7 @@ from workflows.skipped_decisions import SkippedDecisions
 from workflows.standbys import Standbys
 
 ROOM = 200
-"""Number of history events after which a run ends, at the end of an incident or while nothing is wrong with the job.
+"""Number of history events after which a run ends at the end of an incident.
 
 A new run costs the server more than the incident's own steps when many jobs fail at once. A run of this length is replayed in
 milliseconds.
@@ -129,7 +129,7 @@ class TrainingJob(PeopleUpdates):
                 if self.state.incidents != incidents:
                     self._begin_again()
                     is_long = _is_long()
-            elif is_long or self._moves_on() or (_is_long() and not (self.state.faults or self.state.problems)):
+            elif is_long or self._moves_on():
                 if await self._is_at_rest():
                     self._show()  # the next run assumes that it was shown
                     # Only here a job moves to a newer version, so that an incident ends with the code that began it.

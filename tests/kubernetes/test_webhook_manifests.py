@@ -102,7 +102,7 @@ def test_only_jobs_that_ask_are_sent(kind: str, plain: list[Object]) -> None:
     assert (webhook["failurePolicy"], webhook["sideEffects"], webhook["admissionReviewVersions"]) == ("Ignore", "None", ["v1"])
     assert ANSWERED < webhook["timeoutSeconds"] <= 5
     operations = {operation for rule in webhook["rules"] for operation in rule["operations"]}
-    assert operations == ({"CREATE"} if kind == CONFIGURATIONS[0] else {"CREATE", "UPDATE"})
+    assert operations == {"CREATE", "UPDATE"}
     assert len(webhook["rules"]) == sum(not row.of_operator for row in KINDS.values())
 
 

@@ -95,6 +95,19 @@ def test_a_new_job_gets_the_variables_of_its_strategies(file: Path) -> None:
     assert without_variables(after) == without_variables(before)
 
 
+@every_kind
+def test_a_job_that_is_applied_again_keeps_its_variables(file: Path) -> None:
+    """Its owner's file has none of them, and the lists of most kinds are replaced as a whole. What its owner has set stays."""
+    job = asks(file)
+    before = admitted(job)
+    after = patched(job, mutated(updated(before, job), LIMITS).patch)
+    assert variables(after) == variables(before)
+    assert mutated(updated(before, after), LIMITS) == Verdict()
+    unasked = copy.deepcopy(job)
+    del unasked["metadata"]["annotations"]
+    assert mutated(updated(before, unasked), LIMITS).patch == ()
+
+
 def without_variables(document: Any) -> Any:
     if isinstance(document, dict):
         return {key: without_variables(value) for key, value in document.items() if key != "env"}

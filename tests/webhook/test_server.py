@@ -85,6 +85,39 @@ async def test_a_right_job_is_given_variables(scene: Scene) -> None:
     assert (await scene.asked("/validate", strategy="retry"))["allowed"] is True
 
 
+async def test_callers_that_send_slowly_take_the_place_of_no_other(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests of unknown size are read one by one, each for a short time. Small reviews are answered meanwhile."""
+    monkeypatch.setattr(server, "READ", 0.3)
+    sent = asyncio.Event()
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b"{"
+        sent.set()
+        await asyncio.Event().wait()
+
+    async def slow() -> int:
+        url = f"https://127.0.0.1:{scene.webhook.port}/validate"
+        async with scene.client.post(url, data=body(), server_hostname=SERVICE) as answer:
+            return int(answer.status)
+
+    several = [asyncio.create_task(slow()) for _ in range(3)]
+    await sent.wait()
+    assert (await scene.asked("/validate", strategy="retry"))["allowed"] is True
+    assert await asyncio.gather(*several) == [503, 503, 503]
+    assert (await scene.asked("/validate", strategy="retry"))["allowed"] is True
+
+
+async def test_a_job_whose_text_the_api_server_writes_longer_is_admitted(scene: Scene) -> None:
+    """It writes `<` as six bytes: an object of 1.5 MiB becomes one of 9 MiB, and an update has two."""
+    long = json.dumps(review("retry", operation="UPDATE"))
+    text = "\\u003c" * 1_500_000
+    body = long.replace('"name"', f'"padding": "{text}", "name"', 2).encode()
+    assert body.count(b"padding") == 2
+    async with scene.post("/validate", io.BytesIO(body)) as answer:
+        assert answer.status == 200
+        assert (await answer.json())["response"]["allowed"] is True
+
+
 @pytest.mark.parametrize(
     ("body", "words"),
     [

@@ -60,24 +60,6 @@ async def test_a_run_that_becomes_long_between_two_incidents_goes_on(
         assert sum(event.reason == "RecoveryRefused" for event in world.cluster.events) == 1
 
 
-async def test_a_run_that_becomes_long_while_nothing_is_wrong_ends(
-    temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A job that trains for days without a fault reports its time. A worker that follows a dead one replays its whole run."""
-    async with training(temporal, a_job()) as (world, _peer):
-        run = await world.entity.describe()
-        monkeypatch.setattr(training_job, "ROOM", run.history_length + 25)
-        for number in range(12):
-            await world.attached_as(f"10.0.0.{number}")
-        await world.skip(training_job.LOOKS_AFTER, of=world.entity)
-        async with asyncio.timeout(60):
-            while (now := await world.entity.describe()).run_id == run.run_id:
-                await asyncio.sleep(0.03)
-        assert now.history_length < run.history_length + 25
-        await world.fault(sub_health())
-        assert (await world.incident()).verdict is Outcome.RECOVERED
-
-
 async def test_pods_left_behind_are_deleted_although_a_fault_is_given_time(temporal: WorkflowEnvironment) -> None:
     """A rule gives a sub-health of the other pod six hours. Until the old pod is deleted, two pods have one rank."""
     job = a_job(limits=Limits(old_pod_deleted=SOON))

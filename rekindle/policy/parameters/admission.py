@@ -65,16 +65,24 @@ class Verdict:
 
 
 def mutated(request: Document, limits: Limits) -> Verdict:
-    """Returns the variables to add to a new job. A variable that its owner has set stays, and so does a job that exists: its pod
-    templates cannot be changed.
+    """Returns the variables to add to a new job. A variable that its owner has set stays.
+
+    A changed job gets back those that it had. Its owner's file does not have them, and applying it again would remove them from
+    the lists of most kinds. It gets no others: pod templates of Jobs cannot be changed.
 
     Args:
         request: that of an AdmissionReview.
         limits: those of the installation.
     """
-    written = _asking(request, "object") if request.get("operation") == CREATE else {}
-    job = job_in(written, limits) if _is_read(written) else None
-    return Verdict(patch=tuple(_patch(job))) if job else Verdict()
+    operation = request.get("operation")
+    written = _asking(request, "object") if operation in (CREATE, UPDATE) else {}
+    before = _asking(request, "oldObject") if operation == UPDATE else {}
+    if not (_is_read(written) and _is_read(before)):
+        return Verdict()
+    job, old = (job_in(one, limits) for one in (written, before))
+    if job is None or (operation == UPDATE and old is None):
+        return Verdict()
+    return Verdict(patch=tuple(_patch(job, old)))
 
 
 def validated(request: Document, limits: Limits) -> Verdict:
@@ -213,10 +221,15 @@ def _printed(line: str) -> str:
 # ---- variables
 
 
-def _patch(job: JobFile) -> Iterator[Operation]:
+def _patch(job: JobFile, old: JobFile | None) -> Iterator[Operation]:
+    """Args:
+    old: the job before a change, which gets back only what it had. None: it is new.
+    """
     brought = injected(job, Table.OPERATOR)
+    had = {container.steps: container.variables for container in _trained(old)} if old else {}
     for container in _trained(job):
-        missing = {name: brought[name] for name in sorted(brought) if name not in container.variables}
+        wanted = {name for name in brought if old is None or had.get(container.steps, {}).get(name) == brought[name]}
+        missing = {name: brought[name] for name in sorted(wanted) if name not in container.variables}
         if missing:
             yield from _added(job, (*container.steps, "env"), missing)
 
