@@ -269,7 +269,7 @@ async def test_the_parts_and_bare_pods_of_another_installation_are_left_alone(in
     await installation.claims.renew()
     marks = {keys.RECOVERED_BY: await installation.claims.own(), keys.MEMORY: "{}"}
     sets = JOB_SET
-    whole = {"metadata": {"name": "set", "annotations": marks}, "spec": {"replicatedJobs": []}}
+    whole: Object = {"metadata": {"name": "set", "annotations": marks}, "spec": {"replicatedJobs": []}}
     whole = await api.create(sets.path(namespace.name), {"apiVersion": sets.api_version, "kind": "JobSet", **whole})
     owner = {"apiVersion": sets.api_version, "kind": "JobSet", "name": "set", "uid": whole["metadata"]["uid"], "controller": True}
     part = await a_job(namespace, suspend=True)
@@ -277,11 +277,12 @@ async def test_the_parts_and_bare_pods_of_another_installation_are_left_alone(in
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": part["metadata"]["uid"]}
     spec = {"containers": [{"name": "main", "image": "none"}]}
     bare = {keys.JOB_ID: f"{namespace.name}.gpt", keys.BARE_JOB_NAME: "gpt"}
-    for name, more in {
+    pods: dict[str, Object] = {
         "set-0": {"labels": {keys.GENERATION: "3"}, "ownerReferences": [{**owner, "controller": True}]},
         "gpt-0": {"labels": bare, "annotations": marks},
         "gpt-1-hot": {"labels": {**bare, BACKUP_OF: "gone"}, "annotations": {keys.POD_TYPE: "backup"}},
-    }.items():
+    }
+    for name, more in pods.items():
         await api.create(namespace.path("pods"), {"metadata": {"name": name, **more}, "spec": spec})
     elsewhere = installation.leftovers("default")
     assert {one.thing async for one in elsewhere.find()} == set()
