@@ -1,4 +1,4 @@
-"""Kills at every event of a recovery of each mode, and between events: all (`make kills`), or a sample seeded by the commit.
+"""Kills at every event of a recovery of each mode, and between events: all (`make kills`), or a sample of the committed code.
 
 `REKINDLE_KILLS=all` kills at all points of every mode, `REKINDLE_KILLS=online-retry,hot-switch` at all points of these modes;
 what was run is written into `docs/evidence/kills.md`, where the sections of other modes stay.
@@ -28,7 +28,7 @@ from tests.kills.modes import HOT_SWITCH, IN_PLACE, LINK_FAILOVER, MODES, ONLINE
 from tests.kills.table import Row, Table, does, where, write
 from tests.kills.trial import Kill, Result, Trials
 from tests.support.processes import CONTROL, GATEWAY, SERVER, processes
-from tests.support.sampling import commit
+from tests.support.sampling import committed_code
 from workflows.asked import LOST
 
 ASKED = os.environ.get("REKINDLE_KILLS", "")
@@ -241,7 +241,7 @@ def _victims_at(place: Place) -> list[Victims]:
 def _chosen(kills: Sequence[tuple[Place, Victims]], struck: Struck) -> Sequence[tuple[Place, Victims]]:
     if ALL:
         return kills
-    seed = f"{commit()} {struck.word}"
+    seed = f"{committed_code()} {struck.word}"
     print(f"a sample of {SAMPLE} of {len(kills)} kills, seeded by {seed}")
     return random.Random(seed).sample(kills, SAMPLE)
 

@@ -29,7 +29,7 @@ from tests.kubernetes.world.attempts import ATTEMPTS, MANAGED, Attacker, Attempt
 from tests.kubernetes.world.control_plane import RBAC, Namespace, a_namespace, endpoint_of
 from tests.kubernetes.world.worlds import pod_spec
 from tests.support.cluster import FOREVER
-from tests.support.sampling import ALL, commit
+from tests.support.sampling import ALL, committed_code
 from workers.operator import Operator
 from workers.watcher.watcher import Watcher
 
@@ -198,7 +198,7 @@ async def test_no_attempt_of_a_tenant_has_an_effect_on_another_ones_jobs(
 ) -> None:
     """No attempt changes what is seen of the jobs, what their workflows receive, or who may speak for them. In the end watcher
     and operator serve them as before. `make test` tries a sample."""
-    attempts = list(ATTEMPTS.items()) if ALL else random.Random(commit()).sample(list(ATTEMPTS.items()), SAMPLE)
+    attempts = list(ATTEMPTS.items()) if ALL else random.Random(committed_code()).sample(list(ATTEMPTS.items()), SAMPLE)
     async with an_arena(kubeconfig, tmp_path) as arena:
         before = await arena.seen()
         for job_id, name in arena.jobs.items():

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from helm_python import Config, HelmError
 
+from activities.clusters.kubernetes.pod_objects import STANDBY_CLASS
 from tests.kubernetes.test_deployed import Kubectl
 from tests.kubernetes.world.manifests import rendered, template
 from tests.support.charts import CHART, CRDS_CHART, Name, Object, given, name_of, names, objects
@@ -66,6 +67,7 @@ def cluster(program: str, kubeconfig: Path) -> Iterator[Kubectl]:
     run("apply", "--server-side", "--force-conflicts", "-f", "-", objects=first)
     yield run
     run("delete", "--ignore-not-found", "--wait=false", "namespace", "training", "recoveries")
+    run("delete", "--ignore-not-found", "priorityclass", STANDBY_CLASS)
 
 
 def _namespace(name: str) -> Object:

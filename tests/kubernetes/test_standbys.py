@@ -1,6 +1,7 @@
 """A standby on Kubernetes is a worker's pod without its rank, with a priority below that of any other pod."""
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import yaml
 
 from activities.clusters.api_server import Object
 from activities.clusters.kubernetes.kinds.batch_job import COMPLETION_INDEX
+from rekindle.errors import Forbidden, NotFound
 from rekindle.model import keys
 from simulators.kubernetes.installation import DEPLOY
 from tests.kubernetes.world.worlds import WORLDS, IndexedJob, KubernetesWorld, OwnKind
@@ -22,6 +24,21 @@ async def world(request: pytest.FixtureRequest, kubeconfig: Path, tmp_path: Path
         yield world
 
 
+@pytest.fixture
+async def without_class(world: KubernetesWorld) -> None:
+    """Takes the class away that another test has left, and waits until the server's admission has seen that."""
+    api, name = world.namespace.api, CLASS["metadata"]["name"]
+    with suppress(NotFound):
+        await api.delete(f"{CLASSES}/{name}", (await api.get(f"{CLASSES}/{name}"))["metadata"]["uid"])
+    spec = {"containers": [{"name": "main", "image": "none"}], "priorityClassName": name}
+    known = True
+    while known:
+        try:
+            await api.create(f"{world.namespace.path('pods')}?dryRun=All", {"metadata": {"name": "probe"}, "spec": spec})
+        except Forbidden as refused:
+            known = name not in str(refused)
+
+
 async def made(world: KubernetesWorld, job: str) -> Object:
     """Returns the one standby of a job."""
     (standby,) = await world.cluster.ensure_standbys(job, 1, ())
@@ -32,6 +49,7 @@ def environment(pod: Object) -> dict[str, str]:
     return {entry["name"]: entry.get("value", "") for entry in pod["spec"]["containers"][0]["env"]}
 
 
+@pytest.mark.usefixtures("without_class")
 async def test_a_standby_is_a_worker_without_its_rank(world: KubernetesWorld) -> None:
     """A standby carries no rank, has a mark of its own, and is not counted by its job's controller. Its priority is lower than
     that of any other pod, or its job's where no class defines one."""

@@ -1,4 +1,4 @@
-"""Samples tests by the commit; `make test-all` runs all of them.
+"""Samples tests by the committed code; `make test-all` runs all of them.
 
 Of tests that prove the same path, one runs:
 
@@ -19,9 +19,13 @@ import random
 import subprocess
 from collections.abc import Iterable
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
+
+ROOT = Path(__file__).parents[2]
+PROSE = {"CHANGELOG.md", "README.md", "docs"}
 
 MOST_CASES = 2
 ONE_OF = 4
@@ -33,11 +37,13 @@ SAMPLE = os.environ.get("REKINDLE_TEST_SAMPLE") == "1"
 
 
 @cache
-def commit() -> str:
-    """Returns the commit, the seed of the samples: everybody who runs this commit's tests runs the same ones."""
-    command = ["git", "rev-parse", "HEAD"]
-    found = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
-    return found.stdout.strip() or "0"
+def committed_code() -> str:
+    """Returns the hash of the committed files without prose, the seed of the samples: everybody who runs the tests of this code
+    runs the same ones."""
+    command = ["git", "ls-tree", "HEAD"]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    files = [line for line in found.stdout.splitlines() if line.split("\t")[1] not in PROSE]
+    return sha256("\n".join(files).encode()).hexdigest()
 
 
 def _but(parameter: str, item: pytest.Item) -> str:
@@ -49,7 +55,7 @@ def _but(parameter: str, item: pytest.Item) -> str:
 def _not_chosen(group: str, names: Iterable[str], most: int) -> set[str]:
     """Returns the names that are left out of a group."""
     ordered = sorted(names)
-    return set(ordered) - set(random.Random(f"{commit()} {group}").sample(ordered, min(most, len(ordered))))
+    return set(ordered) - set(random.Random(f"{committed_code()} {group}").sample(ordered, min(most, len(ordered))))
 
 
 def _costly(items: Iterable[pytest.Item]) -> dict[str, dict[str, list[pytest.Item]]]:

@@ -63,7 +63,7 @@ Undisturbed = Callable[[], Awaitable[list[str]]]
 
 
 def at_places(path: str, **places: str) -> list[ParameterSet]:
-    """Returns parameters of a test, of which one per path is run, chosen by the commit."""
+    """Returns parameters of a test, of which one per path is run, chosen by the committed code."""
     return [pytest.param(faults, id=name.replace("_", " "), marks=pytest.mark.same_path(path)) for name, faults in places.items()]
 
 
