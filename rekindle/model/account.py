@@ -27,9 +27,9 @@ class Bucket(StrEnum):
 
     TRAINING = "training"
     START_UP = "start-up"
-    """Before the first step of the job."""
+    """Time before the first step of the job."""
     LOADING = "loading"
-    """After a restart: processes start, load the checkpoint and come to their first step."""
+    """Time after a restart, in which processes start, load the checkpoint and come to their first step."""
     CHECKPOINT = "checkpoint"
     AGAIN = "steps done again"
     """Steps that had been completed before a restart."""
@@ -44,7 +44,7 @@ class Bucket(StrEnum):
     """Training stops, communicators are built again, state is copied, and the first new step is executed."""
     PERSON = "waiting for a person"
     NOT_RECOVERED = "not yet recovered"
-    """After an incident that did not bring training back."""
+    """Time after an incident that did not bring training back."""
     UNKNOWN = "unknown"
     """Training stood, and no incident says why."""
 
@@ -105,7 +105,7 @@ class TimeReport(Value):
     final: bool = False
     """True if training is complete."""
     holding: Holding | None = None
-    """That of the rank that holds most. None: an earlier version of the training side does not report it."""
+    """Holding of the rank that holds most. None: an earlier version of the training side does not report it."""
 
 
 class Counted(Value):
@@ -212,7 +212,7 @@ class Account(Value):
     stepped_at: float = 0.0
     """Time of the first completed step of a training side that has reported no times yet. 0: there is none."""
     holding: Holding | None = None
-    """As reported last. None: it was not reported."""
+    """Holding that was reported last. None: it was not reported."""
     paced: Stretch | None = None
     """Last stretch that is long enough to time a step, or the longest one if none is. None: no step was timed."""
     marks: tuple[Mark, ...] = ()

@@ -108,7 +108,7 @@ def test_a_broken_file_is_refused_with_what_is_accepted(written: str, message: s
 
 
 def test_all_problems_are_told_at_once() -> None:
-    """One run shows each problem on a line of its own."""
+    """Helm shows each problem on a line of its own."""
     with pytest.raises(HelmError) as refused:
         texts(yaml.safe_load("{gatway: {replicas: 3}, obsreve: true, rules: {set: own}, temporal: {address: nowhere}}"))
     lines = [line for line in str(refused.value).splitlines() if "values." in line]

@@ -89,7 +89,7 @@ def test_every_setting_of_an_installation_is_a_value() -> None:
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_default_is_that_of_the_product_or_of_an_installation(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without values the processes read the product's own defaults, except for logs, which collectors read as JSON."""
+    """Processes read the product's own defaults, except for logs, which collectors read as JSON."""
     found = objects(given())
     read = settings(found, named(found, "Deployment", "rekindle-control"), monkeypatch)
     default = Settings.model_fields[SETTINGS[name]].get_default(call_default_factory=True)
@@ -113,7 +113,7 @@ READ = (
 
 @pytest.mark.parametrize(("values", "expected"), READ, ids=lambda one: next(iter(one)))
 def test_a_value_reaches_every_process(values: Object, expected: Object, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All four processes read the setting that a value gives."""
+    """Control worker, gateway, watcher and operator read the setting that a value gives."""
     found = objects(given(**values))
     for one in workloads(found):
         read = settings(found, one, monkeypatch)
@@ -245,7 +245,7 @@ SWITCHES: tuple[tuple[Object, set[Name], set[Name]], ...] = (
 
 @pytest.mark.parametrize(("values", "removed", "added"), SWITCHES, ids=lambda one: ",".join(one) if isinstance(one, dict) else "")
 def test_a_switch_adds_and_removes_its_objects_only(values: Object, removed: set[Name], added: set[Name]) -> None:
-    """Each switch is compared with the default installation, object by object."""
+    """Compares each switch with the default installation, object by object."""
     assert names_of(objects(given(**values))) == (DEFAULT - removed) | added
 
 
@@ -288,7 +288,7 @@ def test_a_process_is_placed_and_sized_by_its_values(process: str) -> None:
 
 
 def test_the_webhook_is_placed_and_sized_by_its_values() -> None:
-    """Its pods have what its values say, and run the image of the others."""
+    """Pods of the webhook have what its values say, and run the image of the others."""
     toleration = {"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}
     variable = {"name": "HTTPS_PROXY", "value": "http://proxy"}
     webhook = {
@@ -329,7 +329,7 @@ def test_jobs_pass_while_the_webhook_is_away_unless_it_is_closed(closed: bool) -
     ],
 )
 def test_an_image_is_named_by_tag_or_digest(image: Object, expected: str) -> None:
-    """All processes run one image, pulled with the Secrets of the values."""
+    """Processes run one image, pulled with the Secrets of the values."""
     values = {**given(), "image": {**image, "pullSecrets": ["registry"], "pullPolicy": "Always"}}
     for one in workloads(objects(values)):
         assert container(one)["image"] == expected
@@ -366,7 +366,7 @@ def test_gateways_know_their_number() -> None:
 
 
 def test_keda_sets_the_replicas_of_control_workers() -> None:
-    """With autoscaling the Deployment has no number of its own, which would undo KEDA's at each upgrade."""
+    """The Deployment has no number of its own, which would undo KEDA's at each upgrade."""
     values = given(
         control__autoscaling={"enabled": True, "minReplicas": 3, "maxReplicas": 9, "backlog": 7},
         temporal__tls__secretName="certificates",
@@ -480,7 +480,7 @@ def test_the_trial_is_reached_by_our_pods_only() -> None:
 
 
 def test_notes_say_what_to_type_next() -> None:
-    """They name the release's namespace, `rekindle doctor`, and what the values add."""
+    """Notes name the release's namespace, `rekindle doctor`, and what the values add."""
 
     def notes(**values: object) -> str:
         return texts(given(**values), "recoveries")["rekindle/templates/NOTES.txt"]

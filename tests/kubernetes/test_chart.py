@@ -76,7 +76,7 @@ def _namespace(name: str) -> Object:
 
 @every_file
 def test_the_server_takes_every_object_of_a_values_file(name: str, cluster: Kubectl) -> None:
-    """Each object passes the API server's own checks, unknown fields included, by a dry run."""
+    """Objects pass the API server's own checks, unknown fields included, by a dry run."""
     values, namespace = FILES[name]
     found = [one for one in objects(values, namespace) if one["apiVersion"].split("/")[0] not in OF_OTHERS]
     said = cluster("apply", "--server-side", "--force-conflicts", "--dry-run=server", "-f", "-", objects=found)
@@ -115,7 +115,7 @@ BY_KUSTOMIZE: tuple[tuple[Object, tuple[str, ...]], ...] = (
 def test_components_of_the_webhook_make_what_the_chart_makes(
     webhook: Object, components: tuple[str, ...], program: str, deploy: Path
 ) -> None:
-    """In another namespace than ours by default, so that no place of its name is forgotten in either."""
+    """Renders both for another namespace than the default one, so that no place of its name is forgotten."""
     overlay = deploy / components[-1].replace("/", "-")
     overlay.mkdir()
     own = {
@@ -206,7 +206,7 @@ def test_a_release_is_installed_upgraded_rolled_back_and_removed(cluster: Kubect
 
 
 def test_a_service_of_clusterd_stays_when_we_only_observe_and_when_we_go(cluster: Kubectl, kubeconfig: Path) -> None:
-    """With `service.keep` Helm deletes it neither by the upgrade that leaves it out nor by the removal."""
+    """Helm keeps it because of `service.keep`, both when an upgrade leaves it out and when the release is removed."""
     values = {**BESIDE, "service": {"keep": True}}
 
     def address() -> str:
@@ -226,7 +226,7 @@ def test_a_service_of_clusterd_stays_when_we_only_observe_and_when_we_go(cluster
 
 
 def test_an_upgrade_leaves_what_the_webhook_has_written(cluster: Kubectl, kubeconfig: Path) -> None:
-    """Its certificates are in a Secret that the chart makes empty, and its authority is in configurations of the chart."""
+    """The webhook writes into a Secret that the chart makes empty, and into configurations of the chart."""
     values = {**BESIDE, "webhook": {"enabled": True, "nodeSelector": {"nowhere": "true"}}}
     bundle = b64encode(b"an authority").decode()
     configuration = ("mutatingwebhookconfiguration", "rekindle-webhook")

@@ -120,7 +120,7 @@ async def test_a_job_that_a_restart_has_suspended_is_resumed(installation: Insta
 
 
 async def test_a_job_that_its_owner_has_suspended_stays_suspended(installation: Installation) -> None:
-    """Only a suspension by a restart is lifted."""
+    """Lifts a suspension by a restart, and no other."""
     job = await a_job(installation.namespace, suspend=True)
     await installation.serves(job["metadata"]["uid"])
     await installation.remove()
@@ -217,7 +217,7 @@ async def test_a_node_that_was_set_aside_is_released(installation: Installation)
 
 
 async def test_the_jobs_of_another_installation_that_lives_are_left_alone(installation: Installation) -> None:
-    """Its marks and its budget stay. When it is gone too, they are left over like ours."""
+    """Marks and budget of the other one stay. When it is gone too, they are left over like ours."""
     namespace = installation.namespace
     await installation.serves((await a_job(namespace))["metadata"]["uid"])
     (lease,) = (await namespace.api.list(_path(namespace, "leases"))).items
@@ -331,7 +331,7 @@ async def uninstall(kubeconfig: Path, namespace: Namespace, *options: str, **mor
 
 @pytest.mark.costly
 async def test_the_command_lists_removes_and_then_finds_nothing(kubeconfig: Path, installation: Installation) -> None:
-    """While the installation runs it only lists. The exit code says whether something is left."""
+    """The command only lists while the installation runs. The exit code says whether something is left."""
     namespace = installation.namespace
     await installation.serves((await a_job(namespace))["metadata"]["uid"])
     code, output, _ = await uninstall(kubeconfig, namespace, "--check")

@@ -342,7 +342,7 @@ def trained(seconds: float, **times: float) -> Account:
 
 
 def test_incidents_without_a_step_between_them_are_counted_whole() -> None:
-    """Only the latest have spans. The time of older ones is not yet recovered."""
+    """Spans are kept for the latest incidents only. The time of older ones counts as not yet recovered."""
     account = trained(19)
     for number in range(1, 8):
         account = ledger.concluded(account, failed(number, 20 * number), reports_steps=True)

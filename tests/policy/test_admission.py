@@ -17,7 +17,7 @@ def state(*, holders: tuple[str, ...] = HELD, problems: tuple[str, ...] = (), as
 
 
 def test_a_job_whose_pods_may_be_switched_is_asked_about_when_it_has_them() -> None:
-    """Each rank has a holder, after which a backup can be made."""
+    """A backup can be made as soon as each rank has a holder."""
     assert is_due(state())
 
 

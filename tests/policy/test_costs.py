@@ -86,7 +86,7 @@ def gasp(*, saved: bool, seconds: float = 1.5) -> Verdict:
 
 
 def test_costs_have_the_order_of_the_ladder() -> None:
-    """Each mode has one row, whatever it costs."""
+    """The table has one row for each mode, whatever it costs."""
     assert [one.mode for one in all_of(of()).modes] == [row.mode for row in LADDER]
     assert list(USUAL) == [row.mode for row in LADDER]
 
@@ -119,7 +119,7 @@ def test_the_median_of_the_own_recoveries_counts() -> None:
 
 
 def test_a_recovery_whose_time_is_not_counted_yet_has_that_of_the_control_plane() -> None:
-    """After an incident no step may have been reported yet. Then its time in the account is 0, which is not what it has cost."""
+    """The account has no time of an incident until a step is reported after it. That is not what it has cost."""
     ended = incident(1, verdict(Mode.IN_PLACE, went_on_at=START + timedelta(seconds=7)), waited=2)
     for account in (TRAINED, counted((1, {}))):
         found = cost(of(ended, account=account), Mode.IN_PLACE)
@@ -142,7 +142,7 @@ def test_failures_are_counted_and_are_no_samples() -> None:
 
 
 def test_an_incident_of_two_modes_is_a_sample_of_neither() -> None:
-    """Its time has parts of both."""
+    """The time of such an incident has parts of both modes."""
     both = incident(1, verdict(Mode.IN_PLACE, Outcome.ESCALATE), verdict(Mode.PROCESS_RESCHEDULING))
     state = of(both, account=counted((1, {Bucket.PODS: 60.0})))
     assert cost(state, Mode.PROCESS_RESCHEDULING).samples == 0
@@ -254,7 +254,7 @@ def test_a_copy_of_the_state_takes_time() -> None:
 
 
 def test_a_restart_goes_back_to_the_last_checkpoint() -> None:
-    """With a checkpoint every 60 steps, 0 to 59 are executed again. That is known better than from a few restarts. Before the
+    """A checkpoint every 60 steps leaves 0 to 59 to be executed again. That is known better than from a few restarts. Before the
     first checkpoint it is all of them."""
     own = incident(1, verdict(Mode.JOB_RESCHEDULING, steps_lost=3))
     for mode in (Mode.POD_RESCHEDULING, Mode.JOB_RESCHEDULING):
@@ -293,7 +293,7 @@ def test_recoveries_by_standbys_say_nothing_about_those_without() -> None:
 
 
 def test_the_largest_job_has_costs() -> None:
-    """Each rank counts, by the number that the training side has reported last."""
+    """The number of ranks is the one that the training side has reported last."""
     account = TRAINED.model_copy(update={"ranks": MOST_RANKS})
     found = cost(of(pods=MOST_RANKS // 2, account=account), Mode.HOT_SWITCH)
     assert found.accelerator_seconds == pytest.approx(MOST_RANKS * 0.184)

@@ -46,7 +46,7 @@ def test_more_devices_than_ranks_are_shared_out_in_order() -> None:
 
 
 def test_more_ranks_than_devices_share_one() -> None:
-    """Each rank has a row of its own."""
+    """A rank has a row of its own, also on a shared device."""
     shown = view(pod(devices=("5", "7")), of=job(pods=1, each=4))
     assert [device for _, _, device in told(shown)] == ["5", "5", "7", "7"]
 
@@ -136,7 +136,7 @@ def test_a_gpu_that_is_named_by_uuid_or_address_concerns_who_has_it(
 
 
 def test_a_gpu_of_another_job_concerns_nobody_here() -> None:
-    """All pods of this one say what they have."""
+    """The pods of this job name their devices."""
     assert concerned(XID, SMI, pod(0, uuids=EVEN)) == (set(), set())
     assert concerned(XID, "", pod(0, uuids=EVEN)) == (set(), set())
 
@@ -164,7 +164,7 @@ def test_several_gpus_in_one_condition_are_several_faults() -> None:
 
 
 def test_a_large_job_whose_nodes_all_name_a_gpu_holds_up_nobody() -> None:
-    """One process looks at all jobs, each in its turn."""
+    """A process looks at all jobs in turn, so a slow one delays the others."""
     names = [f"node-{number}" for number in range(1200)]
     pods = [pod(number, f"pod-{number}", node=name, uuids=EVEN) for number, name in enumerate(names)]
     hot = sick(BY_ADDRESS.replace("15:00", "14:00"), SMI)

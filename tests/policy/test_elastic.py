@@ -132,7 +132,7 @@ def test_faults_that_were_seen_before_the_pod_had_left_are_over() -> None:
 
 
 def test_another_party_that_restarts_all_pods_makes_the_job_whole() -> None:
-    """Each rank has a pod, and none the one that it had. A pod that only comes back for the missing rank does not."""
+    """The job is whole when each rank has another pod than before. One pod for the missing rank is not enough."""
     state = small(2)
     assert elastic.is_whole(state, Sighting(holders=("a", "b", "c", "d")))
     assert not elastic.is_whole(state, Sighting(holders=("uid-0", "b", "c", "d")))
@@ -250,7 +250,7 @@ def test_a_pod_that_others_make_and_a_standby_begin_an_attempt_at_once() -> None
 
 
 def test_only_the_latest_of_several_vain_attempts_is_kept() -> None:
-    """One that did something stays."""
+    """An attempt that did something stays."""
     vain = Incident(
         number=1,
         summary="back",

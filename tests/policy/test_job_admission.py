@@ -30,6 +30,7 @@ from rekindle.policy.parameters.kinds.table import KINDS
 from tests.policy.broken_jobs import FOLDER, RECIPE
 from tests.support.cluster import ROOT
 from tests.support.json_patch import patched
+from tests.support.strange import paths, with_strange_values
 
 FILES = sorted((FOLDER / "kinds").glob("*.yaml"))
 NAMES = {jobs_of(file.read_text())[0].kind: file for file in FILES}
@@ -97,7 +98,7 @@ def test_a_new_job_gets_the_variables_of_its_strategies(file: Path) -> None:
 
 @every_kind
 def test_a_job_that_is_applied_again_keeps_its_variables(file: Path) -> None:
-    """Its owner's file has none of them, and the lists of most kinds are replaced as a whole. What its owner has set stays."""
+    """The owner's file has no variables of ours, and lists of most kinds are replaced whole. What the owner has set stays."""
     job = asks(file)
     before = admitted(job)
     after = patched(job, mutated(updated(before, job), LIMITS).patch)
@@ -426,22 +427,13 @@ def test_a_huge_job_is_admitted_without_a_check(spec: dict[str, Any]) -> None:
         assert told == NOT_READ
 
 
-STRANGE: tuple[Any, ...] = (None, [], {}, "x", "", -5, True, [None], [[]], {"name": []}, 10**40, "\x1b[31m\r\n")
-
-
 @every_kind
 def test_nothing_in_an_object_breaks_admission(file: Path) -> None:
     """Values of a job are replaced by ones of other types. There is a verdict, and the patch can be applied, once."""
     job = admitted(asks(file, "retry, recover"))
     next(holders(job))["env"] = {"MINE": "1"} if is_own(job) else [{"name": "MINE", "value": "1"}]
-    for path in paths(job):
-        for strange in STRANGE:
-            changed = copy.deepcopy(job)
-            inside = changed
-            for step in path[:-1]:
-                inside = inside[step]
-            inside[path[-1]] = strange
-            judged(changed, job)
+    for changed in with_strange_values(job, paths(job)):
+        judged(changed, job)
 
 
 def judged(job: Any, before: Any) -> None:
@@ -450,14 +442,6 @@ def judged(job: Any, before: Any) -> None:
     again = patched(job, mutated(created(job), LIMITS).patch)
     assert mutated(created(again), LIMITS) == Verdict()
     json.dumps(again)
-
-
-def paths(inside: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yields the path of each value, once where a list repeats."""
-    steps = inside.items() if isinstance(inside, dict) else list(enumerate(inside))[:1] if isinstance(inside, list) else ()
-    for step, value in steps:
-        yield (*path, step)
-        yield from paths(value, (*path, step))
 
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)

@@ -106,6 +106,6 @@ def test_what_it_calls_fatal_and_no_rule_names_is_sub_health() -> None:
     ],
 )
 def test_of_several_codes_in_one_error_none_hides_a_worse_one(codes: tuple[str, ...], expected: set[str]) -> None:
-    """Each is decided by itself, on the same device. 45 is what the driver writes when a process is killed."""
+    """Decides each code by itself, on the same device. 45 is what the driver writes when a process is killed."""
     message = f"{''.join(f'ErrorCode:{code} ' for code in codes)}GPU:3 XID error occurred Recommended Action=RESTART_VM;"
     assert {then for then, _ in decided(shows("SysLogsXIDError", message))} == expected

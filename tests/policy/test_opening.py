@@ -66,7 +66,7 @@ def test_every_faulty_rank_is_announced_once_and_no_pod_is_named_twice(
 
 @given(fault_ranks)
 def test_a_process_that_has_ended_stays_ended(told: list[FaultRank]) -> None:
-    """Each rank has one entry: type 1 if it was ever reported, otherwise the type reported last."""
+    """A rank has one entry: type 1 if it was ever reported, otherwise the type reported last."""
     for one in faulty_ranks.together(told):
         types = [other.type for other in told if other.rank == one.rank]
         assert one.type is (OTHER if OTHER in types else types[-1])
@@ -128,7 +128,7 @@ def test_ours_is_told_at_once_what_mends_all_that_is_faulty(
 
 
 def test_a_normal_fault_of_mindio_takes_its_pod_with_it() -> None:
-    """All ranks of the pods are announced, as type 1; faults that may be retried stay as they are."""
+    """Announces all ranks of the pods as type 1. Faults that may be retried stay as they are."""
     assert written(recovery_opening.announcement(MINDIO, situation(MINDIO, processes(OTHER, 1, 4)), leave=True)) == [
         "0:1",
         "1:1",
@@ -145,7 +145,7 @@ def test_a_normal_fault_of_mindio_takes_its_pod_with_it() -> None:
 
 
 def test_a_normal_fault_of_ours_leaves_its_neighbours_alone() -> None:
-    """Only the faulty ranks are announced, and those of MindIO's where processes start again in their pods."""
+    """Announces only the faulty ranks, and so with MindIO where processes start again in their pods."""
     assert [recovery_opening.pods_leave(job, in_place=here) for job in (JOB, MINDIO) for here in (False, True)] == [
         False,
         False,

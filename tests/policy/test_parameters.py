@@ -1,12 +1,10 @@
 """Checks of job files: what is right passes, what is wrong is found with what to write, and nothing in a file breaks them."""
 
 import contextlib
-import copy
 import io
 import json
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ from rekindle.policy.parameters.findings import Level
 from rekindle.policy.parameters.job_file import jobs_of
 from rekindle.policy.parameters.kinds.table import KINDS
 from tests.policy.broken_jobs import FOLDER, RECIPE, Variant, said, text, variants
+from tests.support.strange import paths, with_strange_values
 
 ROOT = Path(__file__).parents[2]
 SWITCHES = {"PROCESS_RECOVER": "on", "ELASTIC_PROCESS_RECOVER_ENABLE": "1"}
@@ -233,33 +232,17 @@ def test_another_value_is_proposed_for_short_ones_only() -> None:
     assert not finding.fix
 
 
-STRANGE: tuple[Any, ...] = (None, [], {}, "x", -5, True, [None], {"name": []}, 1e400, "\x1b[31m\r\n")
-
-
 def test_nothing_in_a_file_breaks_the_checks() -> None:
     """Values of the recipe are replaced by ones of other types. Each file gets findings, or an error."""
     document = yaml.safe_load_all(RECIPE.read_text())
     (_, job) = document
-    for path in _paths(job):
-        for strange in STRANGE:
-            changed = copy.deepcopy(job)
-            inside = changed
-            for step in path[:-1]:
-                inside = inside[step]
-            inside[path[-1]] = strange
-            with contextlib.suppress(BadInput):
-                for one in jobs_of(yaml.safe_dump(changed)):
-                    findings(one)
-                    own.modes(one)
-
-
-def _paths(inside: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yields the path of each value, once where a list repeats."""
-    steps = inside.items() if isinstance(inside, dict) else list(enumerate(inside))[:1] if isinstance(inside, list) else ()
-    for step, value in steps:
-        if path != ("spec", "replicaSpecs") or step == "Master":
-            yield (*path, step)
-            yield from _paths(value, (*path, step))
+    roles = ("spec", "replicaSpecs")
+    places = (path for path in paths(job) if path[:2] != roles or path[2:3] in ((), ("Master",)))
+    for changed in with_strange_values(job, places):
+        with contextlib.suppress(BadInput):
+            for one in jobs_of(yaml.safe_dump(changed)):
+                findings(one)
+                own.modes(one)
 
 
 @pytest.mark.parametrize(

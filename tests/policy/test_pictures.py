@@ -125,7 +125,7 @@ def test_all_modes_of_an_incident_are_shown_with_what_was_decided_between_them()
 
 
 def test_the_verdict_of_a_recovery_that_gave_up_is_in_its_failure() -> None:
-    """Such a workflow has failed and has no result."""
+    """A recovery that gave up is a failed workflow without a result."""
     picture = known(1, None, all_of("given-up")).picture()
     (mode,) = (item for one in picture.lanes if one.name == "mode" for item in one.items)
     assert picture.outcome is Outcome.GIVEN_UP

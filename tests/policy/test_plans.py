@@ -184,7 +184,7 @@ def test_no_word_forgets_a_job_that_is_on_its_backup_link(known: Upgrade, word: 
 
 @given(known=KNOWN)
 def test_whoever_stands_can_be_told_how_to_go_on(known: Upgrade) -> None:
-    """There is always a word, and the sentence that people read names it."""
+    """At least one word is accepted, and the sentence that people read names it."""
     if known.stage in (*ENDS, Stage.CHECKING) or not (switch_upgrade.stands(known) or known.stage is Stage.FREE):
         return
     allowed = {word for word in Word if not switch_upgrade.may_not(known, Control(word=word))}

@@ -43,7 +43,7 @@ def after(*messages: tuple[int, str, str], ticks: int = 0) -> dict[str, tuple[in
 def test_a_fault_is_shown_from_its_first_word_until_it_has_recovered(
     messages: list[tuple[int, str, str]], shown: dict[str, tuple[int, int]]
 ) -> None:
-    """Each node is shown for at least five seconds, in whatever order the start and the end of the fault arrive."""
+    """A node is shown for at least five seconds, in whatever order the start and the end of the fault arrive."""
     assert after(*messages) == shown
 
 

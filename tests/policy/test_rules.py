@@ -121,7 +121,7 @@ def test_where_nobody_says_who_has_a_device_ranks_are_counted_if_the_job_has_the
 
 
 def test_containers_and_conditions_of_pods_have_rules_too() -> None:
-    """Such rules concern their pod, and say nothing of its node."""
+    """Rules for containers and conditions concern their pod, and say nothing of its node."""
     rules = written(
         "container: {waiting: CrashLoopBackOff}, then: fault",
         "container: {exitCode: [139]}, then: memory-fault",

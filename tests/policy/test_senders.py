@@ -104,5 +104,5 @@ def test_for_a_job_that_nobody_knows_nobody_speaks() -> None:
     ],
 )
 def test_a_token_is_read_from_one_header(said: list[str | bytes], token: str) -> None:
-    """Two of them are none: which one would be meant?"""
+    """Two headers count as none, since either could be meant."""
     assert token_of(said) == token

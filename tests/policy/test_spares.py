@@ -223,7 +223,7 @@ def _pod(rank: int | None, *, accelerators: int = 2, priority: int = 0, standby:
 
 
 def test_the_pods_of_a_job_complete_its_claim() -> None:
-    """Their priority counts if the owner has set none. Standbys are used first, and pods without devices find room anywhere."""
+    """The pods' priority counts if the owner has set none. Standbys are used first. Pods without devices find room anywhere."""
     wish = spares.wish(Mode.PROCESS_RESCHEDULING, context(), 2)
     pods = [_pod(0, priority=100), _pod(1, priority=-10)]
     found = spares.claim_of("uid", wish, pods)

@@ -95,7 +95,7 @@ def test_missing_standbys_are_made_off_the_nodes_of_the_job() -> None:
     ],
 )
 def test_a_standby_that_is_of_no_use_is_replaced(wrong: Pod) -> None:
-    """Such a standby has ended, is on an unhealthy node or of another life, or waits with an old list of nodes to avoid."""
+    """A standby is of no use if it has ended, is on an unhealthy node, is of another life, or avoids an old list of nodes."""
     plan = standbys.plan("demo", [*RANKS, wrong], 1, ["ill"] if wrong.spec.node_name == "ill" else [])
     assert (plan.end, plan.new) == ([wrong], ["demo-standby-1"])
 

@@ -55,7 +55,7 @@ def test_certificates_are_renewed_for_years_without_a_gap() -> None:
 
 @pytest.mark.parametrize("away", [timedelta(days=25), timedelta(days=31), timedelta(days=300), timedelta(days=400)], ids=str)
 def test_certificates_that_nobody_renewed_are_replaced(away: timedelta) -> None:
-    """All replicas were away, some also longer than the authority lasts."""
+    """No replica ran for a while, in two cases for longer than the authority lasts."""
     first, now = renewed(EMPTY, SERVICE, NOW), NOW + away
     found = renewed(first, SERVICE, now)
     assert found != first

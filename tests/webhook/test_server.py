@@ -108,7 +108,7 @@ async def test_callers_that_send_slowly_take_the_place_of_no_other(scene: Scene,
 
 
 async def test_a_job_whose_text_the_api_server_writes_longer_is_admitted(scene: Scene) -> None:
-    """It writes `<` as six bytes: an object of 1.5 MiB becomes one of 9 MiB, and an update has two."""
+    """The API server writes `<` as six bytes. An object of 1.5 MiB becomes one of 9 MiB, and an update has two."""
     long = json.dumps(review("retry", operation="UPDATE"))
     text = "\\u003c" * 1_500_000
     body = long.replace('"name"', f'"padding": "{text}", "name"', 2).encode()

@@ -1,7 +1,7 @@
 """Payloads that cross Temporal stay below 384 KiB, for the largest jobs that the product serves.
 
 Every model that a workflow or an activity takes or answers has its largest examples in
-`tests/workflows/support/largest_payloads.py`. A model without an example fails the test.
+`tests/workflows/support/largest`. A model without an example fails the test.
 """
 
 import inspect
@@ -19,7 +19,8 @@ from temporalio.workflow import _Definition as WorkflowDefinition
 from activities.training import OrderActivities
 from rekindle.model.job import Job, JobId
 from tests.fakes.scripted_cluster import ScriptedCluster
-from tests.workflows.support.largest_payloads import FAILED_PODS, JOBS, examples
+from tests.workflows.support.largest.common import FAILED_PODS, JOBS
+from tests.workflows.support.largest.payloads import examples
 from workers.control import MODES, activities_of
 from workflows.link_failover import LinkFailover
 from workflows.nodes import Nodes

@@ -33,7 +33,7 @@ class Measured(NamedTuple):
     """Standstill that a benchmark has measured."""
 
     seconds: float
-    """Without the step that a fault interrupts."""
+    """Seconds of a recovery without the step that a fault interrupts."""
 
     row: str
     """Row of docs/benchmarks.md."""

@@ -6,14 +6,12 @@ rank in another failure domain. Where replicas hold each shard nothing is copied
 """
 
 import logging
-import pickle
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from itertools import accumulate, chain
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -26,10 +24,12 @@ from rekindle_training.adapter.copying import in_memory
 from rekindle_training.adapter.failure_text import FAILURES, in_words
 from rekindle_training.adapter.host_memory import COPIES, GIB, Need, TooLarge, free, refuse_too_large
 from rekindle_training.adapter.keepers import Domain, SameDomain, keepers
-from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.sharding import local
-from rekindle_training.adapter.skeleton import Slot, destinations, put_together, slot_of, taken_apart
+from rekindle_training.adapter.skeleton import destinations, put_together, slot_of, taken_apart
+from rekindle_training.adapter.snapshot_copies import checked, give, received
+from rekindle_training.adapter.snapshot_format import Head, opened
 from rekindle_training.adapter.snapshot_lines import Address, SnapshotLines
+from rekindle_training.adapter.snapshot_size import bytes_of
 from rekindle_training.adapter.state import StateMismatch
 from rekindle_training.adapter.trained import Trained
 from rekindle_training.adapter.wards import Ward
@@ -39,16 +39,9 @@ from rekindle_wire.training_pb2 import Snapshot
 
 log = logging.getLogger(__name__)
 
-_HEAD = struct.Struct("<Q")
-"""Length of what is pickled at the beginning of a snapshot: skeleton, slots, and the state that only its rank has."""
-_ALIGNMENT = 64
 _LOOK_SECONDS = 0.1
 _HEADS = 1024 * 1024
 """Bytes that are reserved for what is pickled. A snapshot may have more."""
-_PART = 256 * 1024 * 1024
-"""Maximum bytes of one message between ranks."""
-_MOMENTS = {"Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "Adadelta": 2, "Adagrad": 1, "RMSprop": 1}
-"""Number of moments of the size of a parameter that an optimizer of torch will have when it has updated once."""
 
 
 class _Said(NamedTuple):
@@ -185,20 +178,13 @@ class Snapshots:
             domain=Domain(self._rank, here.node or here.launcher, here.rack),
             pod=here.launcher,
             is_unique=self._is_unique,
-            bytes=self._bytes(),
+            bytes=bytes_of(self._trained),
             has=memory.capacity,
             free=free(),
             own=tuple(copy.step for copy in memory.copies(Kind.OWN) if copy.rank == self._rank),
             kept=tuple((copy.rank, copy.step) for copy in memory.copies(Kind.KEPT)),
             doubted=memory.doubted,
         )
-
-    def _bytes(self) -> int:
-        """Returns the size of a snapshot. What an optimizer will have after its first update counts."""
-        _, tensors = taken_apart(self._trained.collect())
-        held = sum(local(tensor).nbytes for tensor in tensors)
-        fresh = [optimizer for optimizer in _optimizers(self._trained) if not optimizer.state]
-        return held + sum(_moments(optimizer) for optimizer in fresh)
 
     def _keepers(self, *, is_first: bool) -> Mapping[int, int]:
         """Returns the rank that keeps the snapshots of each rank. Raises as `join`."""
@@ -227,7 +213,7 @@ class Snapshots:
         return {kept_by: sizes[rank] for rank, kept_by in keeper.items()}
 
     def _reserve(self, memory: SnapshotMemory, keeper: Mapping[int, int]) -> None:
-        memory.reserve(Kind.OWN, self._bytes() + _HEADS)
+        memory.reserve(Kind.OWN, bytes_of(self._trained) + _HEADS)
         if (kept := self._kept_bytes(keeper).get(self._rank)) is not None:
             memory.reserve(Kind.KEPT, kept + _HEADS)
 
@@ -331,15 +317,9 @@ class Snapshots:
         state = self._trained.collect() if gathers else self._trained.collect_without_gradients()
         skeleton, tensors = taken_apart(state)
         slots = [slot_of(tensor) for tensor in tensors]
-        head = pickle.dumps((skeleton, slots, self._trained.take_own()))
-        offsets = _offsets(len(head), slots)
-        place, content = memory.begin(Kind.OWN, self._rank, offsets[-1])
-        content[: _HEAD.size + len(head)] = _HEAD.pack(len(head)) + head
-        parts = [
-            (tensor, _part(content, slot, offset))
-            for tensor, slot, offset in zip(tensors, slots, offsets[:-1], strict=True)
-            if slot.bytes
-        ]
+        head = Head(skeleton, slots, self._trained.take_own())
+        place, content = memory.begin(Kind.OWN, self._rank, head.length)
+        parts = [(tensor, part) for tensor, part in zip(tensors, head.put(content), strict=True) if part.numel()]
         changed_by_update = self._changed_by_update()
         now: list[tuple[torch.Tensor, torch.Tensor]] = []
         later: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -347,12 +327,12 @@ class Snapshots:
             (later if local(tensor).data_ptr() in changed_by_update else now).append((tensor, part))
         _copy(now)
         counted = versions([local(tensor) for tensor, _ in later])
-        return _Taken(place, step, offsets[-1], later, counted, _side_stream(self._trained.accelerator), agreed)
+        return _Taken(place, step, head.length, later, counted, _side_stream(self._trained.accelerator), agreed)
 
     def _changed_by_update(self) -> frozenset[int]:
         """Returns the addresses of tensors that nothing changes between two updates: parameters that train, and moments."""
         found: set[int] = set()
-        for optimizer in _optimizers(self._trained):
+        for optimizer in self._trained.optimizers:
             parameters = (one for group in optimizer.param_groups for one in group["params"] if one.requires_grad)
             moments = (value for entry in optimizer.state.values() if isinstance(entry, dict) for value in entry.values())
             found |= {local(one).data_ptr() for one in chain(parameters, moments) if isinstance(one, torch.Tensor)}
@@ -407,15 +387,15 @@ class Snapshots:
         assert self._memory is not None
         began = time.monotonic()
         self.settle()
-        own = self._checked(self._memory, Kind.OWN, self._rank, step)
+        own = checked(self._memory, Kind.OWN, self._rank, step)
         kept = [copy.rank for copy in self._memory.copies(Kind.KEPT) if copy.step == step]
         said: dict[int, tuple[bool, list[int]]] = dict(_gathered((self._rank, (own is not None, kept))))
         for rank in sorted(rank for rank, (has, _) in said.items() if not has):
             keeper = next((one for one, (_, theirs) in said.items() if rank in theirs), None)
             if keeper == self._rank:
-                self._give(self._memory, rank, step)
+                give(self._memory, rank, step, self._communicator.team.index(rank))
             elif keeper is not None and rank == self._rank:
-                own = self._received(self._memory, keeper, step)
+                own = received(self._memory, rank, step, self._communicator.team.index(keeper))
         without = [rank for rank, has in sorted(_gathered((self._rank, own is not None))) if not has]
         if without or own is None:
             return f"no good snapshot of rank {without[0]} after step {step} is left"
@@ -427,7 +407,7 @@ class Snapshots:
     def go_back_alone(self, step: int) -> None:
         """Restores the state of this rank after this step. Raises StateMismatch if no good snapshot of it is here."""
         self.settle()
-        own = None if self._memory is None else self._checked(self._memory, Kind.OWN, self._rank, step)
+        own = None if self._memory is None else checked(self._memory, Kind.OWN, self._rank, step)
         if own is None:
             raise StateMismatch(f"rank {self._rank} has no good snapshot of itself after step {step}")
         self._place(own)
@@ -437,11 +417,11 @@ class Snapshots:
         return self._kept(Kind.KEPT, rank, step)
 
     def _kept(self, kind: Kind, rank: int, step: int) -> Ward:
-        content = None if self._memory is None else self._checked(self._memory, kind, rank, step)
+        content = None if self._memory is None else checked(self._memory, kind, rank, step)
         if content is None:
             raise StateMismatch(f"rank {self._rank} keeps no good snapshot of rank {rank} after step {step}")
-        skeleton, slots, own, parts = _opened(content)
-        return Ward(rank, skeleton, slots, [_tensor(slot, part) for slot, part in zip(slots, parts, strict=True)], own)
+        found = opened(content)
+        return Ward(rank, found.skeleton, found.slots, found.tensors(), found.own)
 
     def forget(self) -> None:
         """Drops all snapshots, because training has begun at a checkpoint."""
@@ -454,41 +434,15 @@ class Snapshots:
         if self._memory is not None and self._is_on:
             self._memory.doubted = True
 
-    def _checked(self, memory: SnapshotMemory, kind: Kind, rank: int, step: int) -> memoryview | None:
-        """Returns the content of a snapshot. None: there is none that is good."""
-        while (copy := memory.find(kind, rank, step)) is not None:
-            if (content := memory.read(copy)) is not None:
-                return content
-            log.warning("snapshot of rank %d after step %d dropped: its digest differs", rank, step)
-        return None
-
-    def _give(self, memory: SnapshotMemory, rank: int, step: int) -> None:
-        content, target = self._checked(memory, Kind.KEPT, rank, step), self._communicator.team.index(rank)
-        dist.send(torch.tensor([len(content or b"")], device="cpu"), target)
-        for part in _cut(content):
-            dist.send(part, target)
-
-    def _received(self, memory: SnapshotMemory, keeper: int, step: int) -> memoryview | None:
-        length, source = torch.empty(1, dtype=torch.int64, device="cpu"), self._communicator.team.index(keeper)
-        dist.recv(length, source)
-        size = int(length.item())
-        if not size:
-            return None
-        place, content = memory.begin(Kind.OWN, self._rank, size)
-        for part in _cut(content):
-            dist.recv(part, source)
-        memory.seal(place, self._rank, step, size)
-        return content
-
     def _place(self, content: memoryview) -> None:
-        skeleton, slots, own, parts = _opened(content)
-        tensors = destinations(skeleton, slots, self._trained.collect())
+        found = opened(content)
+        tensors = destinations(found.skeleton, found.slots, self._trained.collect())
         with torch.no_grad():
-            for tensor, part in zip(tensors, parts, strict=True):
+            for tensor, part in zip(tensors, found.parts, strict=True):
                 if part.numel():
                     in_memory(tensor).view(torch.uint8).copy_(part)
-        self._trained.place(put_together(skeleton, tensors))
-        self._trained.put_own(own)
+        self._trained.place(put_together(found.skeleton, tensors))
+        self._trained.put_own(found.own)
 
 
 def memory_of(environment: RankEnvironment) -> SnapshotMemory | None:
@@ -527,53 +481,6 @@ def _send(lines: SnapshotLines, copy: Copy, common: int = -1) -> None:
     except OSError as error:
         level = logging.INFO if lines.closed else logging.WARNING
         log.log(level, "snapshot after step %d not kept by another rank: %s", copy.step, in_words(error))
-
-
-def _optimizers(trained: Trained) -> Iterable[torch.optim.Optimizer]:
-    return [one for one in (trained.optimizer, *trained.shared.values()) if isinstance(one, torch.optim.Optimizer)]
-
-
-def _moments(optimizer: torch.optim.Optimizer) -> int:
-    options = optimizer.defaults
-    number = _MOMENTS.get(type(optimizer).__name__, bool(options.get("momentum"))) + bool(options.get("amsgrad"))
-    parameters = (one for group in optimizer.param_groups for one in group["params"] if one.requires_grad)
-    return number * sum(local(one).nbytes for one in parameters)
-
-
-def _offsets(head: int, slots: Sequence[Slot]) -> list[int]:
-    """Returns the offset of each tensor in a snapshot, and the end of all.
-
-    Args:
-        head: bytes of what is pickled before them.
-    """
-    return [_aligned(end) for end in accumulate((_aligned(slot.bytes) for slot in slots), initial=_aligned(_HEAD.size + head))]
-
-
-def _aligned(size: int) -> int:
-    return -(-size // _ALIGNMENT) * _ALIGNMENT
-
-
-def _opened(content: memoryview) -> tuple[Any, list[Slot], Own, list[torch.Tensor]]:
-    """Returns the skeleton of a snapshot, its slots, what only its rank has, and the bytes of each tensor."""
-    (length,) = _HEAD.unpack_from(content)
-    skeleton, slots, own = pickle.loads(content[_HEAD.size : _HEAD.size + length])  # written by a process of the same job
-    parts = [_part(content, slot, offset) for slot, offset in zip(slots, _offsets(length, slots)[:-1], strict=True)]
-    return skeleton, slots, own, parts
-
-
-def _tensor(slot: Slot, part: torch.Tensor) -> torch.Tensor:
-    elements = part.view(slot.dtype)
-    return elements.as_strided(slot.shape, slot.strides) if slot.strides else elements.view(slot.shape)
-
-
-def _part(content: memoryview, slot: Slot, offset: int) -> torch.Tensor:
-    if not slot.bytes:
-        return torch.empty(0, dtype=torch.uint8, device="cpu")
-    return torch.frombuffer(content, dtype=torch.uint8, count=slot.bytes, offset=offset)
-
-
-def _cut(content: memoryview | None) -> list[torch.Tensor]:
-    return list(torch.frombuffer(content, dtype=torch.uint8).split(_PART)) if content else []
 
 
 def _copy(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:

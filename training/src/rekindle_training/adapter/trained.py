@@ -66,6 +66,11 @@ class Trained:
         """Returns the model and all other given modules."""
         return [thing for thing in (self.model, *self.shared.values()) if isinstance(thing, torch.nn.Module)]
 
+    @property
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """Returns all given optimizers of torch."""
+        return [thing for thing in (self.optimizer, *self.shared.values()) if isinstance(thing, torch.optim.Optimizer)]
+
     def collect(self) -> State:
         """Returns the state that all data parallel ranks share."""
         common = state.collect(self.model, self.optimizer, self.shared)
