@@ -12,7 +12,8 @@ from helm_python import Config
 
 from rekindle.cli.stack import ClusterKind, Machine, running
 from simulators.local_cluster.environment import LOOPBACK, free_port
-from tests.support.charts import CHART, given
+from tests.kubernetes.world.manifests import of_kind
+from tests.support.charts import CHART, given, objects
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -48,7 +49,7 @@ def chart_for_this_machine(folder: Path) -> Path:
 
 
 async def test_helm_test_hot_switches_a_small_job() -> None:
-    """The pod of the test waits for training, moves a pod of the job, and ends with the verdict. Helm removes both objects."""
+    """The pod of the test waits for training, moves a pod of the job, and ends with the verdict. Helm removes the job."""
     with tempfile.TemporaryDirectory(prefix="rekindle-helm-") as name:
         folder = Path(name)
         async with running(folder, Machine(3, 2, ClusterKind.KUBERNETES)):
@@ -56,10 +57,11 @@ async def test_helm_test_hot_switches_a_small_job() -> None:
             with Config(kubeconfig_path=kubeconfig, namespace="helm") as release:
                 release.install(chart_for_this_machine(folder), "rekindle", VALUES, create_namespace=True)
                 await asyncio.to_thread(release.test, "rekindle", timeout=300)
+            (job,) = of_kind(objects(VALUES, "helm"), "TrainingJob")
             environment = {**os.environ, "REKINDLE_STATE_DIR": str(folder)}
             told = await asyncio.to_thread(
                 subprocess.run,
-                ["rekindle", "history", "rekindle-test"],
+                ["rekindle", "history", job["metadata"]["name"]],
                 env=environment,
                 capture_output=True,
                 text=True,

@@ -43,7 +43,7 @@ volumes:
   {{- with .root.Values.temporal.tls.secretName }}
   - name: temporal-tls
     secret:
-      secretName: {{ . }}
+      secretName: {{ quote . }}
       defaultMode: 288 # 0440
   {{- end }}
   {{- if eq .root.Values.rules.set "own" }}
@@ -59,7 +59,7 @@ volumes:
 {{- with .root.Values.image.pullSecrets }}
 imagePullSecrets:
   {{- range . }}
-  - {name: {{ . }}}
+  - {name: {{ quote . }}}
   {{- end }}
 {{- end }}
 {{- with $values.nodeSelector }}
@@ -83,7 +83,7 @@ topologySpreadConstraints:
 
 {{- define "rekindle.container" -}}
 {{- $values := index .root.Values .component -}}
-image: {{ include "rekindle.image" .root }}
+image: {{ include "rekindle.image" .root | quote }}
 {{- with .root.Values.image.pullPolicy }}
 imagePullPolicy: {{ . }}
 {{- end }}
@@ -93,10 +93,6 @@ envFrom:
       name: rekindle-settings
   - configMapRef:
       name: rekindle-temporal
-  {{- with .root.Values.temporal.apiKey.secretName }}
-  - secretRef:
-      name: {{ . }}
-  {{- end }}
 startupProbe:
   httpGet: {path: /healthz, port: health}
   periodSeconds: 1
@@ -125,15 +121,24 @@ volumeMounts:
   {{- end }}
 {{- end -}}
 
-{{- /* Variables besides the settings: certificates of Temporal, which are read when a process starts, and those of the user. */ -}}
+{{- /* Variables besides the settings: credentials of Temporal, which are read when a process starts, and those of the user. */ -}}
 {{- define "rekindle.env" -}}
+{{- include "rekindle.secrets" . }}
+{{- range (index .root.Values .component).env }}
+- {{ toJson . }}
+{{- end }}
+{{- end -}}
+
+{{- /* One key of the Secret, and not all: whoever may write it must not set our settings. A key that is missing is an error. */ -}}
+{{- define "rekindle.secrets" -}}
+{{- with .root.Values.temporal.apiKey.secretName }}
+- name: TEMPORAL_API_KEY
+  valueFrom: {secretKeyRef: {name: {{ quote . }}, key: TEMPORAL_API_KEY}}
+{{- end }}
 {{- if .root.Values.temporal.tls.secretName }}
 - {name: TEMPORAL_TLS_CLIENT_CERT_PATH, value: /etc/rekindle/temporal/tls.crt}
 - {name: TEMPORAL_TLS_CLIENT_KEY_PATH, value: /etc/rekindle/temporal/tls.key}
 - {name: TEMPORAL_TLS_SERVER_CA_CERT_PATH, value: /etc/rekindle/temporal/ca.crt}
-{{- end }}
-{{- range (index .root.Values .component).env }}
-- {{ toJson . }}
 {{- end }}
 {{- end -}}
 
