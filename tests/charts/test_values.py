@@ -330,6 +330,14 @@ def test_jobs_pass_while_the_webhook_is_away_unless_it_is_closed(closed: bool) -
     assert {one["webhooks"][0]["failurePolicy"] for one in configurations} == {"Fail" if closed else "Ignore"}
 
 
+def test_the_webhook_is_not_asked_about_jobs_that_are_not_served() -> None:
+    """Those of other namespaces are neither judged nor kept waiting."""
+    found = objects(given(namespaces=["training", "other"], webhook__enabled=True))
+    for one in of_kind(found, "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+        _, served = one["webhooks"][0]["namespaceSelector"]["matchExpressions"]
+        assert served == {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["training", "other"]}
+
+
 @pytest.mark.parametrize(
     ("image", "expected"),
     [

@@ -12,32 +12,28 @@ from helm_python import Config
 
 from rekindle.cli.stack import ClusterKind, Machine, running
 from simulators.local_cluster.environment import LOOPBACK, free_port
-from tests.kubernetes.world.manifests import of_kind
+from tests.kubernetes.world.manifests import PROCESSES, of_kind
 from tests.support.charts import CHART, given, objects
 
 pytestmark = pytest.mark.timeout(400)
-
-NOWHERE = {"nodeSelector": {"nowhere": "true"}}
-"""The processes of the release find no node: those of `rekindle dev` serve the job."""
 
 VALUES = given(
     namespaces=["helm"],
     besideOthers=True,
     rbac__scope="namespaces",
     shared={"priorityClasses": False, "standbyPriorityClass": False, "marks": False, "trainingJobRoles": False},
-    control=NOWHERE,
-    gateway=NOWHERE,
-    watcher=NOWHERE,
-    operator=NOWHERE,
     test__image="training:1",
 )
 
 
 def chart_for_this_machine(folder: Path) -> Path:
     """Returns a copy of the chart for simulated kubelets. They give a pod no address of its own, so that ranks find their manager
-    at a port of this machine. They also mark processes by a variable that is a setting of ours."""
+    at a port of this machine. They also mark processes by a variable that is a setting of ours. The processes of the release are
+    left out, since those of `rekindle dev` serve the job."""
     chart = folder / "chart"
     shutil.copytree(CHART, chart)
+    for process in PROCESSES:
+        (chart / "templates" / f"{process}.yaml").unlink()
     template = chart / "templates" / "tests" / "hot-switch.yaml"
     here = f'  env: {{MASTER_ADDR: {LOOPBACK}, MASTER_PORT: "{free_port(())}"}}'
     text = template.read_text()

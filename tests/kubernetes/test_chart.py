@@ -14,7 +14,7 @@ from helm_python import Chart, Config, HelmError
 
 from activities.clusters.kubernetes.pod_objects import STANDBY_CLASS
 from tests.kubernetes.test_deployed import Kubectl
-from tests.kubernetes.world.manifests import rendered, template
+from tests.kubernetes.world.manifests import named, rendered, template
 from tests.support.charts import CHART, CRDS_CHART, Name, Object, given, name_of, names, objects
 
 pytestmark = pytest.mark.timeout(600)  # the first one of a machine builds kubectl
@@ -321,6 +321,24 @@ def test_what_an_installation_needs_or_would_take_is_seen_before(cluster: Kubect
                 assert release.render(chart, {**BESIDE, "service": {"keep": True}}, namespace="recoveries")
     finally:
         cluster("-n", "recoveries", "delete", "service", "clusterd-grpc-svc")
+
+
+def test_the_volume_of_a_trial_is_not_changed(cluster: Kubectl, kubeconfig: Path) -> None:
+    """The server takes no other size, and who deletes the StatefulSet for that deletes the data with it."""
+    trial = {"enabled": True, "image": "temporal:1", "storage": {"size": "5Gi"}}
+    stateful = named(objects(given(temporal={"trial": trial}), "recoveries"), "StatefulSet", "rekindle-temporal")
+    stateful["spec"]["replicas"] = 0
+    cluster("apply", "--server-side", "-f", "-", objects=[stateful])
+    try:
+        with helm(kubeconfig, "recoveries") as release:
+            for storage, name in (({"size": "6Gi"}, "size"), ({"size": "5120Mi", "className": "fast"}, "className")):
+                changed = {**BESIDE, "temporal": {"trial": {**trial, "storage": storage}}}
+                with Chart.load(CHART) as chart, pytest.raises(HelmError) as refused:
+                    release.render(chart, changed, namespace="recoveries")
+                (told,) = (line for line in str(refused.value).splitlines() if line.startswith("values."))
+                assert told.startswith(f"values.temporal.trial.storage.{name}: cannot be changed")
+    finally:
+        cluster("-n", "recoveries", "delete", "statefulset", "rekindle-temporal")
 
 
 def test_a_definition_stays_when_its_release_is_removed(cluster: Kubectl, kubeconfig: Path) -> None:

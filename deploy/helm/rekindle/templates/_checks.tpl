@@ -4,6 +4,7 @@
 {{- include "rekindle.unknown" . }}
 {{ include "rekindle.problems.texts" . }}
 {{ include "rekindle.problems.temporal" . }}
+{{ include "rekindle.problems.trial" . }}
 {{ include "rekindle.problems.together" . }}
 {{ include "rekindle.problems.processes" . }}
 {{ include "rekindle.problems.resources" . }}
@@ -48,6 +49,23 @@
 {{- end -}}
 {{- if and .tls.secretName .apiKey.secretName -}}
 {{- print "values.temporal.apiKey.secretName: not accepted beside temporal.tls.secretName, use one of them\n" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* A volume that is there already: the upgrade would fail half-way, and with the StatefulSet its data goes. */ -}}
+{{- define "rekindle.problems.trial" -}}
+{{- $there := lookup "apps/v1" "StatefulSet" .Release.Namespace "rekindle-temporal" -}}
+{{- if and $there .Values.temporal.trial.enabled -}}
+{{- $claim := (first $there.spec.volumeClaimTemplates).spec -}}
+{{- $size := $claim.resources.requests.storage -}}
+{{- $wanted := .Values.temporal.trial.storage -}}
+{{- if ne (include "rekindle.quantity" $size) (include "rekindle.quantity" $wanted.size) -}}
+{{- printf "values.temporal.trial.storage.size: cannot be changed, use %s as before\n" $size -}}
+{{- end -}}
+{{- $class := get $claim "storageClassName" -}}
+{{- if ne $class $wanted.className -}}
+{{- printf "values.temporal.trial.storage.className: cannot be changed, use %s as before\n" (quote $class) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

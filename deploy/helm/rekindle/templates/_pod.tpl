@@ -14,7 +14,7 @@ labels:
 annotations: {rekindle.io/settings: {{ $settings | sha256sum | trunc 16 | quote }}}
 {{- end -}}
 
-{{- define "rekindle.podSpec" -}}
+{{- define "rekindle.identity" -}}
 {{- $values := index .root.Values .component -}}
 serviceAccountName: rekindle-{{ .component }}
 priorityClassName: rekindle
@@ -36,6 +36,10 @@ securityContext:
   fsGroup: 65532
   seccompProfile:
     type: RuntimeDefault
+{{- end -}}
+
+{{- define "rekindle.podSpec" -}}
+{{ include "rekindle.identity" . }}
 volumes:
   - name: tmp
     emptyDir:
@@ -81,18 +85,13 @@ topologySpreadConstraints:
         app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 
-{{- define "rekindle.container" -}}
+{{- define "rekindle.process" -}}
 {{- $values := index .root.Values .component -}}
 image: {{ include "rekindle.image" .root | quote }}
 {{- with .root.Values.image.pullPolicy }}
 imagePullPolicy: {{ . }}
 {{- end }}
 command: [python, -P, -m, workers.{{ .component }}]
-envFrom:
-  - configMapRef:
-      name: rekindle-settings
-  - configMapRef:
-      name: rekindle-temporal
 startupProbe:
   httpGet: {path: /healthz, port: health}
   periodSeconds: 1
@@ -110,6 +109,15 @@ securityContext:
     drop: [ALL]
 # No limit of CPU: a throttled process loses seconds while training is paused.
 resources: {{ toJson $values.resources }}
+{{- end -}}
+
+{{- define "rekindle.container" -}}
+{{ include "rekindle.process" . }}
+envFrom:
+  - configMapRef:
+      name: rekindle-settings
+  - configMapRef:
+      name: rekindle-temporal
 volumeMounts:
   - name: tmp
     mountPath: /tmp
