@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from activities.clusters.kubernetes.kinds import KINDS
+from rekindle.model.keys import JOB_ID
 from rekindle.model.limits import Limits
 
 Json = dict[str, Any]
@@ -17,7 +19,14 @@ WIDTH = 118
 
 QUANTITY = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
 
-SECONDS_OR_ISO = r"^([0-9]+(\.[0-9]+)?|P[0-9DTHMS.]+)$"
+_NUMBER = r"[0-9]{1,12}(\.[0-9]{1,6})?"
+_TIME = rf"([0-9]+H([0-9]+M)?({_NUMBER}S)?|[0-9]+M({_NUMBER}S)?|{_NUMBER}S)"
+SECONDS_OR_ISO = rf"^({_NUMBER}|P[0-9]+D(T{_TIME})?|PT{_TIME})$"
+
+_PORT = "([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+_HOST = r"([A-Za-z0-9_.-]+|\[[0-9a-fA-F:.]+\])"
+HOST_AND_PORT = f"^{_HOST}:{_PORT}$"
+ENDPOINT = rf"^https?://{_HOST}(:{_PORT})?(/\S*)?$"
 
 STRINGS: Json = {"type": "object", "additionalProperties": {"type": "string"}}
 TOLERATIONS: Json = {
@@ -47,7 +56,12 @@ ENVIRONMENT: Json = {
         },
     },
 }
-QUANTITIES: Json = {"type": "object", "additionalProperties": {"type": ["string", "number"]}}
+RESOURCE = r"^(cpu|memory|ephemeral-storage|hugepages-[0-9]+[KMGT]i|[a-z0-9.-]+/[A-Za-z0-9._-]+)$"
+QUANTITIES: Json = {
+    "type": "object",
+    "patternProperties": {RESOURCE: {"type": ["string", "number"], "pattern": QUANTITY, "minimum": 0}},
+    "additionalProperties": False,
+}
 PORTS: Json = {"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 65535}}
 TEXT: Json = {"type": "string"}
 YES_OR_NO: Json = {"type": "boolean"}
@@ -67,7 +81,8 @@ class Row:
     """Meaning, as a phrase or sentences."""
 
     pattern: str = ""
-    """Regular expression of a text, or of each text of a list. Checked by the chart itself, if the text is not empty."""
+    """Regular expression of a text, or of each text of a list or mapping. Checked by the chart itself. A text that is the whole
+    value may be empty."""
 
     accepted: str = ""
     """Texts that fit the pattern, for the message of one that does not fit."""
@@ -87,7 +102,19 @@ def one_of(*texts: str) -> Json:
 NAME = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
 OF_NAMES = "a name of lower-case letters, digits, - and ."
 NAMESPACE = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
-IMAGE = r"^[a-z0-9]([a-z0-9._:/-]*[a-z0-9])?$"
+SERVICE = r"^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$"
+_PATH = "[a-z0-9]+([._-]+[a-z0-9]+)*"
+REPOSITORY = f"^([A-Za-z0-9.-]+(:[0-9]+)?/)?{_PATH}(/{_PATH})*$"
+IMAGE = r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$"
+LABEL = r"^([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
+
+LABELLED = sorted(kind.name for kind in KINDS if kind.pod_label != JOB_ID)
+"""Kinds whose pods are found by a label."""
+
+_OCTET = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_OF_4 = rf"({_OCTET}\.){{3}}{_OCTET}(/(3[0-2]|[12]?[0-9]))?"
+_OF_6 = "[0-9a-fA-F:]+:[0-9a-fA-F:.]*(/(12[0-8]|1[01][0-9]|[1-9]?[0-9]))?"
+NETWORK = f"^({_OF_4}|{_OF_6})$"
 
 GROUPS: Mapping[str, str] = {
     "image": "Image of all processes.",
@@ -107,7 +134,7 @@ GROUPS: Mapping[str, str] = {
     "tracing": "Traces of incidents, by OTLP over HTTP.",
     "control": "Control workers: they run the recoveries.",
     "control.autoscaling": (
-        "Replicas by the backlog of Temporal's task queue: a ScaledObject of KEDA 2.17 or newer, which must be installed."
+        "Replicas by the backlog of Temporal's task queue: a ScaledObject of KEDA 2.20 or newer, which must be installed."
     ),
     "gateway": "Gateways: they hold the streams of training sides.",
     "watcher": "Watcher: tells the workflows what the cluster shows. There is one.",
@@ -149,10 +176,11 @@ def _process(name: str, requests: Json, memory: str) -> Iterator[Row]:
 def _limits() -> Iterator[Row]:
     for one in Limits.model_fields.values():
         name = str(one.alias)
+        is_positive = any(hasattr(bound, "gt") for bound in one.metadata)
         yield Row(
             f"limits.{name}",
             "",
-            {"type": ["string", "number"]},
+            {"type": ["string", "number"], "exclusiveMinimum" if is_positive else "minimum": 0},
             f"Limit `{name}`. Empty: the product's own.",
             SECONDS_OR_ISO,
             "seconds, or an ISO 8601 duration such as PT15M",
@@ -160,7 +188,9 @@ def _limits() -> Iterator[Row]:
 
 
 ROWS: Sequence[Row] = (
-    Row("image.repository", "rekindle-control-plane", TEXT, "Name, with the registry.", IMAGE, "a name without tag or digest"),
+    Row(
+        "image.repository", "rekindle-control-plane", TEXT, "Name, with the registry.", REPOSITORY, "a name without tag or digest"
+    ),
     Row(
         "image.tag",
         "",
@@ -184,7 +214,7 @@ ROWS: Sequence[Row] = (
         "",
         TEXT,
         "Host and port of its frontend.",
-        r"^[A-Za-z0-9.\-\[\]:]+:[0-9]{1,5}$",
+        HOST_AND_PORT,
         "HOST:PORT, such as temporal-frontend.temporal.svc:7233",
     ),
     Row("temporal.namespace", "default", {"type": "string", "minLength": 1}, "Namespace of Temporal, which is one installation."),
@@ -200,7 +230,7 @@ ROWS: Sequence[Row] = (
         "an address such as https://temporal.example.com",
     ),
     Row("temporal.trial.enabled", False, YES_OR_NO, "Install it."),
-    Row("temporal.trial.image", "", TEXT, "Image whose command `temporal` is Temporal's CLI.", r"^\S+$", "an image with its tag"),
+    Row("temporal.trial.image", "", TEXT, "Image whose command `temporal` is Temporal's CLI.", IMAGE, "an image with its tag"),
     Row("temporal.trial.storage.size", "5Gi", TEXT, "Size.", QUANTITY, "a quantity such as 5Gi"),
     Row("temporal.trial.storage.className", "", TEXT, "StorageClass. Empty: that of the cluster.", NAME, OF_NAMES),
     Row(
@@ -242,16 +272,33 @@ ROWS: Sequence[Row] = (
         [],
         TEXTS,
         "Annotations or labels of a pod that hold its rank. Empty: `hccl/rankIndex`, `rekindle.io/pod-rank`.",
+        LABEL,
+        "the key of an annotation or label, such as example.com/rank",
     ),
-    Row("jobKeys", {}, STRINGS, "Labels of pods that hold the name of their job, by kind.", is_open=True),
-    Row("accelerators", [], TEXTS, "Further extended resources that are accelerators; `*` matches any text."),
+    Row(
+        "jobKeys",
+        {},
+        {"type": "object", "properties": dict.fromkeys(LABELLED, TEXT), "additionalProperties": False},
+        f"Labels of pods that hold the name of their job, by kind: {', '.join(LABELLED)}.",
+        LABEL,
+        "the key of a label, such as job-name",
+        is_open=True,
+    ),
+    Row(
+        "accelerators",
+        [],
+        TEXTS,
+        "Further extended resources that are accelerators; `*` matches any text.",
+        r"^[A-Za-z0-9./*_-]{1,300}$",
+        "a resource, such as example.com/npu",
+    ),
     Row(
         "drainHeld",
         "",
-        TEXT,
+        {"type": ["string", "number"], "exclusiveMinimum": 0},
         "Longest time for which a job holds a drain. Empty: a day.",
         SECONDS_OR_ISO,
-        "a duration such as PT4H",
+        "seconds, or an ISO 8601 duration such as PT4H",
     ),
     Row(
         "storm.nodes",
@@ -267,7 +314,7 @@ ROWS: Sequence[Row] = (
         [],
         TEXTS,
         "Networks that may request operations on the wire.",
-        r"^[0-9a-fA-F.:]+(/[0-9]{1,3})?$",
+        NETWORK,
         "a network such as 10.0.7.0/24",
     ),
     *_limits(),
@@ -278,8 +325,8 @@ ROWS: Sequence[Row] = (
         "clusterd-grpc-svc",
         TEXT,
         "Name. Clients of ClusterD know the default, in the namespace `mindx-dl`.",
-        NAMESPACE,
-        "a name of lower-case letters, digits and -",
+        SERVICE,
+        "a name of lower-case letters, digits and -, which begins with a letter",
     ),
     Row("service.keep", False, YES_OR_NO, "Leave it when the release is removed: it was there before, as ClusterD's."),
     Row(
@@ -287,8 +334,8 @@ ROWS: Sequence[Row] = (
         "",
         TEXT,
         "Address of the collector. Empty: no traces.",
-        r"^https?://\S+$",
-        "an address such as http://collector:4318",
+        ENDPOINT,
+        "an address such as http://collector:4318, without a password",
     ),
     Row("control.replicas", 2, between(1, 100), "Number. One is enough; the second goes on when it dies."),
     Row("control.autoscaling.enabled", False, YES_OR_NO, "Let KEDA set the number of replicas."),
@@ -334,7 +381,12 @@ ROWS: Sequence[Row] = (
     Row("flowControl.enabled", True, YES_OR_NO, "Make them."),
     Row("disruptionBudgets.enabled", True, YES_OR_NO, "Make them."),
     Row("networkPolicy.enabled", True, YES_OR_NO, "Make them."),
-    Row("networkPolicy.apiServerPorts", [443, 6443], PORTS, "Ports of the API server: its Service's, and where it listens."),
+    Row(
+        "networkPolicy.apiServerPorts",
+        [443, 6443],
+        {**PORTS, "minItems": 1},  # a rule without ports would open all
+        "Ports of the API server: its Service's, and where it listens.",
+    ),
     Row("networkPolicy.extraPorts", [], PORTS, "Further TCP ports that our pods may call."),
     Row("podMonitor.enabled", False, YES_OR_NO, "Make it."),
     Row("podMonitor.interval", "30s", TEXT, "Interval of scrapes.", r"^[0-9]+(ms|s|m|h)$", "a duration such as 30s"),
@@ -348,7 +400,7 @@ ROWS: Sequence[Row] = (
         "",
         TEXT,
         "Image for training with our training side. Empty: there is no test.",
-        r"^\S+$",
+        IMAGE,
         "an image with its tag",
     ),
     Row("test.seconds", 900, between(60, 86_400), "Time after which it has failed."),
@@ -378,7 +430,7 @@ def schema() -> str:
     Unknown names pass: Helm prints the schema's refusal before it renders anything, and a schema cannot name the nearest known
     name. The chart's templates refuse them. Inside of lists the schema does, as the templates do not look there.
     """
-    root: Json = {"$schema": "https://json-schema.org/draft-07/schema#", "type": "object", "properties": {}, "required": []}
+    root: Json = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object", "properties": {}, "required": []}
     for row in ROWS:
         here = root
         parts = row.name.split(".")

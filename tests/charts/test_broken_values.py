@@ -1,10 +1,12 @@
 """Broken values files: each is refused before anything is installed, with a message that names the value and what is accepted."""
 
+from collections.abc import Sequence
+
 import pytest
 import yaml
 from helm_python import HelmError
 
-from tests.support.charts import texts
+from tests.support.charts import Object, given, texts
 
 BROKEN = (
     # names
@@ -28,6 +30,8 @@ BROKEN = (
     ("webhook: {enable: true}", "values.webhook.enable: unknown (did you mean webhook.enabled?)"),
     ("webhook: {failClosed: Fail}", "at '/webhook/failClosed': got string, want boolean"),
     ("qqq: 1", "values.qqq: unknown, and no known name is near: values.yaml of the chart has all"),
+    ("rbac.scope: namespaces", 'values."rbac.scope": a name with a dot is not accepted, use a level for each part'),
+    ("temporal: {tls.secretName: a}", 'values.temporal."tls.secretName": a name with a dot is not accepted'),
     # types and choices
     ("gateway: {replicas: three}", "at '/gateway/replicas': got string, want integer"),
     ("gateway: {replicas: 0}", "at '/gateway/replicas': minimum: got 0, want 1"),
@@ -51,7 +55,7 @@ BROKEN = (
         'values.temporal.address: "https://temporal" is not accepted, use HOST:PORT, such as',
     ),
     ("image: {digest: 'sha256:12'}", 'values.image.digest: "sha256:12" is not accepted, use sha256: and 64 hexadecimal digits'),
-    ("image: {repository: 'rekindle:1.0@x'}", 'values.image.repository: "rekindle:1.0@x" is not accepted'),
+    ("image: {repository: 'registry:5000/rekindle:1.0'}", 'values.image.repository: "registry:5000/rekindle:1.0" is not'),
     ("namespaces: [Training]", 'values.namespaces: "Training" is not accepted, use a name of lower-case letters, digits and -'),
     ("limits: {pause: 15 minutes}", 'values.limits.pause: "15 minutes" is not accepted, use seconds, or an ISO 8601 duration'),
     ("platforms: [10.0.7.0-9]", 'values.platforms: "10.0.7.0-9" is not accepted, use a network such as 10.0.7.0/24'),
@@ -105,6 +109,69 @@ def test_a_broken_file_is_refused_with_what_is_accepted(written: str, message: s
     with pytest.raises(HelmError) as refused:
         texts(values)
     assert message in str(refused.value)
+
+
+BY_THE_SCHEMA = (
+    ("networkPolicy: {apiServerPorts: []}", "at '/networkPolicy/apiServerPorts': minItems: got 0, want 1"),
+    ("control: {resources: {limits: {memory: 1GB}}}", "at '/control/resources/limits/memory': '1GB' does not match pattern"),
+    (
+        "gateway: {resources: {limits: {memroy: 1Gi}}}",
+        "at '/gateway/resources/limits': additional properties 'memroy' not allowed",
+    ),
+    ("jobKeys: {pytorchjob: job-name}", "at '/jobKeys': additional properties 'pytorchjob' not allowed"),
+    ("limits: {pause: 0}", "at '/limits/pause': exclusiveMinimum: got 0, want 0"),
+    ("drainHeld: -1", "at '/drainHeld': exclusiveMinimum: got -1, want 0"),
+)
+"""Values that the API server would refuse in the middle of an installation, or the processes at their start."""
+
+BY_THE_CHART = (
+    ("namespaces: ['']", 'values.namespaces: "" is not accepted'),
+    ("image: {pullSecrets: ['']}", 'values.image.pullSecrets: "" is not accepted'),
+    ("temporal: {address: 'temporal:07233'}", 'values.temporal.address: "temporal:07233" is not accepted'),
+    ("platforms: [10.0.7.256/24]", 'values.platforms: "10.0.7.256/24" is not accepted'),
+    ("accelerators: [a b]", 'values.accelerators: "a b" is not accepted'),
+    ("rankKeys: [a b]", 'values.rankKeys: "a b" is not accepted'),
+    ("jobKeys: {PyTorchJob: a b}", 'values.jobKeys: "a b" is not accepted'),
+    ("limits: {pause: PT}", 'values.limits.pause: "PT" is not accepted'),
+    (
+        "tracing: {endpoint: 'http://me:secret@collector:4318'}",
+        "use an address such as http://collector:4318, without a password",
+    ),
+    ("service: {name: rekindle-webhook}", "values.service.name: rekindle-webhook is not accepted, since another Service"),
+    ("test: {image: '{{ .Values }}'}", 'values.test.image: "{{ .Values }}" is not accepted'),
+    ("gateway: {env: [{name: POD_IP, value: a}]}", "values.gateway.env: POD_IP is not accepted, since the chart sets it"),
+    ("control: {env: [{name: A, value: a}, {name: A, value: b}]}", "values.control.env: A is there twice"),
+    ("control: {resources: {requests: {memory: 1025Mi}}}", "use at most the limit, which is 1Gi, or raise it too"),
+    ("control: {autoscaling: {enabled: true}}", "values.control.autoscaling.enabled: not accepted beside temporal.trial"),
+)
+"""The same, told by the templates. The last one is about a trial, which all of them are given with."""
+
+
+@pytest.mark.parametrize("broken", [BY_THE_SCHEMA, BY_THE_CHART], ids=["schema", "chart"])
+def test_what_would_fail_later_is_refused(broken: Sequence[tuple[str, str]]) -> None:
+    """Nothing is installed by half, and no process starts with a setting that it refuses. One file has all of these problems."""
+    values: Object = {"temporal": {"address": "", "trial": {"enabled": True, "image": "a"}}}
+    for written, _ in broken:
+        _merge(values, yaml.safe_load(written))
+    with pytest.raises(HelmError) as refused:
+        texts(values)
+    assert [message for _, message in broken if message not in str(refused.value)] == []
+
+
+def _merge(values: Object, more: Object) -> None:
+    for name, value in more.items():
+        if isinstance(value, dict):
+            _merge(values.setdefault(name, {}), value)
+        else:
+            values[name] = value
+
+
+def test_a_namespace_that_is_no_text_is_refused() -> None:
+    """YAML reads a name of digits as a number, and `null` as nothing."""
+    for namespace in ("2024", "null"):
+        with pytest.raises(HelmError, match=f"namespace {namespace}: YAML does not read this name as a text"):
+            texts(given(), namespace)
+    assert texts(given(), "team-2024")
 
 
 def test_all_problems_are_told_at_once() -> None:

@@ -123,13 +123,16 @@ def test_a_value_reaches_every_process(values: Object, expected: Object, monkeyp
 def test_durations_and_networks_are_read_as_the_product_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """A limit is a number of seconds or an ISO 8601 duration, by the name that it has in a job."""
     values = given(
-        drainHeld="PT4H", limits__backupScheduled=300, limits__pause="PT15M", limits__nodeLost="7", platforms=["10.0.7.0/24"]
+        drainHeld=14_400,
+        limits={"backupScheduled": 300, "pause": "PT15M", "nodeLost": "7", "nodeAside": 1_000_000, "cleanUp": "P1DT2H1.5S"},
+        platforms=["10.0.7.0/24", "fd00::/64"],
     )
     found = objects(values)
     read = settings(found, named(found, "Deployment", "rekindle-control"), monkeypatch)
     assert read.drain_held.total_seconds() == 4 * 3600
-    assert [str(network) for network in read.platforms] == ["10.0.7.0/24"]
-    assert read.limits == Limits.model_validate({"backupScheduled": 300, "pause": "PT15M", "nodeLost": 7})
+    assert [str(network) for network in read.platforms] == ["10.0.7.0/24", "fd00::/64"]
+    expected = {"backupScheduled": 300, "pause": "PT15M", "nodeLost": 7, "nodeAside": 1_000_000, "cleanUp": 93_601.5}
+    assert read.limits == Limits.model_validate(expected)
 
 
 DEFAULT = names_of(objects(given()))
@@ -146,6 +149,9 @@ OF_OWN_CERTIFICATES = {
     *((kind, "mindx-dl", "rekindle-webhook-certificates") for kind in ("Role", "RoleBinding")),
     *((kind, "", "rekindle-webhook-certificates") for kind in ("ClusterRole", "ClusterRoleBinding")),
 }
+
+TEST_JOB = "rekindle-test-22b5b2dd"
+"""Name with a digest of the release's namespace and Temporal, so that the test finds no job of a tenant by it."""
 
 SWITCHES: tuple[tuple[Object, set[Name], set[Name]], ...] = (
     (
@@ -190,6 +196,11 @@ SWITCHES: tuple[tuple[Object, set[Name], set[Name]], ...] = (
         {("ConfigMap", "mindx-dl", f"rekindle-dashboard-{name}") for name in ("control-plane", "installation", "job")},
     ),
     ({"control__autoscaling__enabled": True}, set(), {("ScaledObject", "mindx-dl", "rekindle-control")}),
+    (  # a budget for the single one would hold each drain for ever
+        {"control__autoscaling__enabled": True, "control__autoscaling__minReplicas": 1},
+        {("PodDisruptionBudget", "mindx-dl", "rekindle-control")},
+        {("ScaledObject", "mindx-dl", "rekindle-control")},
+    ),
     (
         {"control__autoscaling__enabled": True, "temporal__apiKey__secretName": "key"},
         set(),
@@ -207,7 +218,7 @@ SWITCHES: tuple[tuple[Object, set[Name], set[Name]], ...] = (
         set(),
         OF_THE_WEBHOOK | {(kind, "mindx-dl", "rekindle-webhook") for kind in ("Issuer", "Certificate")},
     ),
-    ({"test__image": "training:1"}, set(), {("TrainingJob", "mindx-dl", "rekindle-test"), ("Pod", "mindx-dl", "rekindle-test")}),
+    ({"test__image": "training:1"}, set(), {("TrainingJob", "mindx-dl", TEST_JOB), ("Pod", "mindx-dl", "rekindle-test")}),
     ({"rules__set": "own", "rules__own": "spec: {}"}, set(), {("ConfigMap", "mindx-dl", "rekindle-rules")}),
     (
         {"rules__set": "nvidia"},
@@ -319,6 +330,14 @@ def test_jobs_pass_while_the_webhook_is_away_unless_it_is_closed(closed: bool) -
     assert {one["webhooks"][0]["failurePolicy"] for one in configurations} == {"Fail" if closed else "Ignore"}
 
 
+def test_the_webhook_is_not_asked_about_jobs_that_are_not_served() -> None:
+    """Those of other namespaces are neither judged nor kept waiting."""
+    found = objects(given(namespaces=["training", "other"], webhook__enabled=True))
+    for one in of_kind(found, "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+        _, served = one["webhooks"][0]["namespaceSelector"]["matchExpressions"]
+        assert served == {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["training", "other"]}
+
+
 @pytest.mark.parametrize(
     ("image", "expected"),
     [
@@ -379,8 +398,14 @@ def test_keda_sets_the_replicas_of_control_workers() -> None:
     assert (scaled["spec"]["minReplicaCount"], scaled["spec"]["maxReplicaCount"]) == (3, 9)
     (trigger,) = scaled["spec"]["triggers"]
     assert trigger["type"] == "temporal"
-    expected = {"endpoint": "temporal.example.com:7233", "namespace": "rekindle", "taskQueue": "rekindle", "targetQueueSize": "7"}
-    assert trigger["metadata"].items() >= expected.items()
+    assert trigger["metadata"] == {  # KEDA counts the tasks of all versions only if it is told to select none
+        "endpoint": "temporal.example.com:7233",
+        "namespace": "rekindle",
+        "taskQueue": "rekindle",
+        "queueTypes": "workflow,activity",
+        "targetQueueSize": "7",
+        "tlsServerName": "temporal.example.com",
+    }
     (authentication,) = of_kind(found, "TriggerAuthentication")
     assert trigger["authenticationRef"]["name"] == authentication["metadata"]["name"]
     assert {one["parameter"]: one["key"] for one in authentication["spec"]["secretTargetRef"]} == {
@@ -403,6 +428,45 @@ def test_ports_that_are_called_are_open() -> None:
     assert open_ports == {53, 17233, 4318, 16443, 9000}
     variables = named(objects(values), "ConfigMap", "rekindle-settings")["data"]
     assert variables["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://collector:4318/v1"
+
+
+def test_of_the_secret_with_the_api_key_only_the_key_is_read() -> None:
+    """Whoever may write the Secret sets no other variable of a process. A Secret without the key is an error of the pod."""
+    key = {"name": "TEMPORAL_API_KEY", "valueFrom": {"secretKeyRef": {"name": "123", "key": "TEMPORAL_API_KEY"}}}
+    found = objects(given(temporal__apiKey__secretName="123", test__image="training:1"))
+    pods = [container(one) for one in workloads(found)] + [named(found, "Pod", "rekindle-test")["spec"]["containers"][0]]
+    for one in pods:
+        assert key in one["env"]
+        assert not [source for source in one["envFrom"] if "secretRef" in source]
+
+
+def test_a_name_that_looks_like_a_number_stays_a_text() -> None:
+    """The API server refuses a number, and takes the release's namespace in the place of nothing."""
+    secrets = {"temporal__tls__secretName": "123", "image__pullSecrets": ["true"], "control__autoscaling__enabled": True}
+    found = objects(given(namespaces=["null"], rbac__scope="namespaces", **secrets))
+    assert {namespace for kind, namespace, _ in names_of(found) if kind == "Role"} == {"null", "mindx-dl", "default"}
+    (authentication,) = of_kind(found, "TriggerAuthentication")
+    assert {one["name"] for one in authentication["spec"]["secretTargetRef"]} == {"123"}
+    for one in workloads(found):
+        spec = template(one)["spec"]
+        assert spec["imagePullSecrets"] == [{"name": "true"}]
+        assert {volume["secret"]["secretName"] for volume in spec["volumes"] if "secret" in volume} == {"123"}
+
+
+def test_the_pod_of_the_test_is_pulled_and_placed_like_a_control_worker() -> None:
+    """It stays for its log, and the job ends by itself if nobody deletes it."""
+    toleration = {"key": "system", "operator": "Exists"}
+    image = {"pullSecrets": ["registry"], "pullPolicy": "Always"}
+    control = {"nodeSelector": {"pool": "system"}, "tolerations": [toleration]}
+    found = objects(given(test={"image": "training:1", "seconds": 600}, image=image, control=control))
+    pod, job = named(found, "Pod", "rekindle-test"), named(found, "TrainingJob", TEST_JOB)
+    assert pod["spec"]["containers"][0]["imagePullPolicy"] == "Always"
+    assert (pod["spec"]["nodeSelector"], pod["spec"]["tolerations"]) == ({"pool": "system"}, [toleration])
+    assert pod["spec"]["imagePullSecrets"] == job["spec"]["kubernetes"]["pod"]["imagePullSecrets"] == [{"name": "registry"}]
+    assert "hook-succeeded" not in pod["metadata"]["annotations"]["helm.sh/hook-delete-policy"]
+    (steps,) = (int(word.removeprefix("--steps=")) for word in job["spec"]["command"] if word.startswith("--steps="))
+    assert "--step-ms=200" in job["spec"]["command"]
+    assert 600 < steps * 0.2 < 2 * 600
 
 
 def test_rules_of_one_s_own_are_mounted_where_the_setting_says(monkeypatch: pytest.MonkeyPatch) -> None:

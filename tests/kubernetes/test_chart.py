@@ -10,11 +10,11 @@ from threading import Thread
 
 import pytest
 import yaml
-from helm_python import Config, HelmError
+from helm_python import Chart, Config, HelmError
 
 from activities.clusters.kubernetes.pod_objects import STANDBY_CLASS
 from tests.kubernetes.test_deployed import Kubectl
-from tests.kubernetes.world.manifests import rendered, template
+from tests.kubernetes.world.manifests import named, rendered, template
 from tests.support.charts import CHART, CRDS_CHART, Name, Object, given, name_of, names, objects
 
 pytestmark = pytest.mark.timeout(600)  # the first one of a machine builds kubectl
@@ -197,7 +197,7 @@ def test_a_release_is_installed_upgraded_rolled_back_and_removed(cluster: Kubect
         assert rendered <= made
         assert {name for kind, _, name in made - rendered if kind != "Secret"} == set(), "the Secrets are Helm's own record"
         first = _hash(cluster)
-        release.upgrade(CHART, "rekindle", {**BESIDE, "log": {"level": "DEBUG"}})
+        release.upgrade(CHART, "rekindle", {**BESIDE, "log": {"level": "DEBUG"}, "service": {"name": "rekindle"}})
         assert _hash(cluster) != first
         release.rollback("rekindle")
         assert _hash(cluster) == first
@@ -254,6 +254,16 @@ def _hash(cluster: Kubectl) -> str:
     return cluster("-n", "recoveries", "get", "deployment", "rekindle-watcher", "-o", path)
 
 
+BY_A_TENANT: Object = {
+    "apiVersion": "rbac.authorization.k8s.io/v1",
+    "kind": "RoleBinding",
+    "metadata": {"name": "rekindle-training-control", "namespace": "training"},
+    "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"},
+    "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": "training"}],
+}
+"""RoleBinding that looks like one of an installation. Whoever administers a namespace can make it."""
+
+
 def test_a_second_installation_for_the_same_jobs_is_refused(cluster: Kubectl, kubeconfig: Path) -> None:
     """The chart sees an installation that serves all namespaces, one that serves the same namespace, and one of another name in
     its own namespace. `besideOthers` lets it through."""
@@ -266,6 +276,7 @@ def test_a_second_installation_for_the_same_jobs_is_refused(cluster: Kubectl, ku
         assert release.install(CHART, "rekindle", BESIDE, dry_run="server")
     cluster("delete", "clusterrolebinding", "rekindle-control")
     with helm(kubeconfig, "recoveries") as release:
+        cluster("apply", "-f", "-", objects=[BY_A_TENANT])
         release.install(CHART, "rekindle", OWN)
         try:
             with pytest.raises(HelmError, match="namespace recoveries: the release rekindle is installed here"):
@@ -276,6 +287,7 @@ def test_a_second_installation_for_the_same_jobs_is_refused(cluster: Kubectl, ku
                         second.install(CHART, "second", values, dry_run="server")
         finally:
             release.uninstall("rekindle", wait="legacy")
+            cluster("delete", "-f", "-", objects=[BY_A_TENANT])
             cluster("apply", "--server-side", "-f", "-", objects=found)
 
 
@@ -293,6 +305,40 @@ def test_objects_that_a_cluster_has_once_are_named(cluster: Kubectl, kubeconfig:
             assert release.install(CHART, "rekindle", BESIDE, dry_run="server")
     finally:
         cluster("annotate", "priorityclass", "rekindle", *(f"{note.split('=')[0]}-" for note in notes))
+
+
+def test_what_an_installation_needs_or_would_take_is_seen_before(cluster: Kubectl, kubeconfig: Path) -> None:
+    """Namespaces that are not there, and a Service of others that would be deleted with the release, are named."""
+    cluster("-n", "recoveries", "create", "service", "clusterip", "clusterd-grpc-svc", "--tcp=8899:8899")
+    broken = {**BESIDE, "namespaces": ["training", "trainng"]}
+    try:
+        with helm(kubeconfig, "recoveries") as release:
+            with pytest.raises(HelmError) as refused:
+                release.install(CHART, "rekindle", broken, dry_run="server")
+            assert "values.namespaces: there is no namespace trainng in this cluster" in str(refused.value)
+            assert "values.service.keep: the Service clusterd-grpc-svc of others is there" in str(refused.value)
+            with Chart.load(CHART) as chart:
+                assert release.render(chart, {**BESIDE, "service": {"keep": True}}, namespace="recoveries")
+    finally:
+        cluster("-n", "recoveries", "delete", "service", "clusterd-grpc-svc")
+
+
+def test_the_volume_of_a_trial_is_not_changed(cluster: Kubectl, kubeconfig: Path) -> None:
+    """The server takes no other size, and who deletes the StatefulSet for that deletes the data with it."""
+    trial = {"enabled": True, "image": "temporal:1", "storage": {"size": "5Gi"}}
+    stateful = named(objects(given(temporal={"trial": trial}), "recoveries"), "StatefulSet", "rekindle-temporal")
+    stateful["spec"]["replicas"] = 0
+    cluster("apply", "--server-side", "-f", "-", objects=[stateful])
+    try:
+        with helm(kubeconfig, "recoveries") as release:
+            for storage, name in (({"size": "6Gi"}, "size"), ({"size": "5120Mi", "className": "fast"}, "className")):
+                changed = {**BESIDE, "temporal": {"trial": {**trial, "storage": storage}}}
+                with Chart.load(CHART) as chart, pytest.raises(HelmError) as refused:
+                    release.render(chart, changed, namespace="recoveries")
+                (told,) = (line for line in str(refused.value).splitlines() if line.startswith("values."))
+                assert told.startswith(f"values.temporal.trial.storage.{name}: cannot be changed")
+    finally:
+        cluster("-n", "recoveries", "delete", "statefulset", "rekindle-temporal")
 
 
 def test_a_definition_stays_when_its_release_is_removed(cluster: Kubectl, kubeconfig: Path) -> None:

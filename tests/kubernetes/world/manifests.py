@@ -79,15 +79,18 @@ def environment(objects: list[Object], one: Object) -> dict[str, str]:
     """Returns the environment that a kubelet would give to the container, without that of the image."""
     found: dict[str, str] = {}
     for source in container(one)["envFrom"]:
-        if reference := source.get("configMapRef"):
-            found |= named(objects, "ConfigMap", reference["name"])["data"]
-        else:
-            secret = named(objects, "Secret", source["secretRef"]["name"])
-            found |= {key: b64decode(value).decode() for key, value in secret["data"].items()}
-    fields = {"metadata.name": f"{one['metadata']['name']}-0", "status.podIP": "10.0.0.7"}
+        found |= named(objects, "ConfigMap", source["configMapRef"]["name"])["data"]
     for variable in container(one).get("env", []):
-        found[variable["name"]] = variable.get("value") or fields[variable["valueFrom"]["fieldRef"]["fieldPath"]]
+        found[variable["name"]] = variable.get("value") or _from(objects, one, variable["valueFrom"])
     return found
+
+
+def _from(objects: list[Object], one: Object, source: Object) -> str:
+    """Returns the value of a variable that a field of the pod or a key of a Secret gives."""
+    if reference := source.get("secretKeyRef"):
+        return b64decode(named(objects, "Secret", reference["name"])["data"][reference["key"]]).decode()
+    fields = {"metadata.name": f"{one['metadata']['name']}-0", "status.podIP": "10.0.0.7"}
+    return fields[source["fieldRef"]["fieldPath"]]
 
 
 def settings(objects: list[Object], one: Object, monkeypatch: pytest.MonkeyPatch) -> Settings:

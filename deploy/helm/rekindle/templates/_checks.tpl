@@ -4,8 +4,11 @@
 {{- include "rekindle.unknown" . }}
 {{ include "rekindle.problems.texts" . }}
 {{ include "rekindle.problems.temporal" . }}
+{{ include "rekindle.problems.trial" . }}
 {{ include "rekindle.problems.together" . }}
 {{ include "rekindle.problems.processes" . }}
+{{ include "rekindle.problems.resources" . }}
+{{ include "rekindle.problems.places" . }}
 {{ include "rekindle.problems.others" . }}
 {{ include "rekindle.problems.shared" . }}
 {{- end -}}
@@ -15,9 +18,11 @@
 {{- range $name, $form := (.Files.Get "files/known.json" | fromJson).texts -}}
 {{- $value := $.Values -}}
 {{- range $part := splitList "." $name }}{{ $value = index $value $part }}{{ end -}}
-{{- range $text := ternary $value (list $value) (kindIs "slice" $value) -}}
-{{- if and (ne (toString $text) "") (not (regexMatch $form.pattern (toString $text))) -}}
-{{- printf "values.%s: %s is not accepted, use %s\n" $name (toString $text | quote) $form.accepted -}}
+{{- $alone := not (or (kindIs "slice" $value) (kindIs "map" $value)) -}}
+{{- range $text := ternary (list $value) $value $alone -}}
+{{- $text = include "rekindle.text" $text -}}
+{{- if and (or $text (not $alone)) (not (regexMatch $form.pattern $text)) -}}
+{{- printf "values.%s: %s is not accepted, use %s\n" $name (quote $text) $form.accepted -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -39,8 +44,28 @@
 {{- if and .trial.enabled (ne .namespace "default") -}}
 {{- print "values.temporal.namespace: not accepted beside temporal.trial.enabled=true, which has the namespace default\n" -}}
 {{- end -}}
+{{- if and .trial.enabled $.Values.control.autoscaling.enabled -}}
+{{- print "values.control.autoscaling.enabled: not accepted beside temporal.trial.enabled=true, which KEDA cannot call\n" -}}
+{{- end -}}
 {{- if and .tls.secretName .apiKey.secretName -}}
 {{- print "values.temporal.apiKey.secretName: not accepted beside temporal.tls.secretName, use one of them\n" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* A volume that is there already: the upgrade would fail half-way, and with the StatefulSet its data goes. */ -}}
+{{- define "rekindle.problems.trial" -}}
+{{- $there := lookup "apps/v1" "StatefulSet" .Release.Namespace "rekindle-temporal" -}}
+{{- if and $there .Values.temporal.trial.enabled -}}
+{{- $claim := (first $there.spec.volumeClaimTemplates).spec -}}
+{{- $size := $claim.resources.requests.storage -}}
+{{- $wanted := .Values.temporal.trial.storage -}}
+{{- if ne (include "rekindle.quantity" $size) (include "rekindle.quantity" $wanted.size) -}}
+{{- printf "values.temporal.trial.storage.size: cannot be changed, use %s as before\n" $size -}}
+{{- end -}}
+{{- $class := get $claim "storageClassName" -}}
+{{- if ne $class $wanted.className -}}
+{{- printf "values.temporal.trial.storage.className: cannot be changed, use %s as before\n" (quote $class) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -63,6 +88,9 @@
 {{- if and .takeOver (eq .service.name "clusterd-grpc-svc") (eq $.Release.Namespace "mindx-dl") -}}
 {{- print "values.service.name: clusterd-grpc-svc is not accepted with takeOver=true, since ClusterD keeps it; use another name\n" -}}
 {{- end -}}
+{{- if has .service.name (list "rekindle-temporal" "rekindle-webhook") -}}
+{{- printf "values.service.name: %s is not accepted, since another Service of the chart has it; use another name\n" .service.name -}}
+{{- end -}}
 {{- if and (eq .rbac.scope "namespaces") (not .namespaces) -}}
 {{- print "values.namespaces: missing with rbac.scope=namespaces, use the namespaces whose jobs are served\n" -}}
 {{- end -}}
@@ -77,12 +105,65 @@
 {{- end -}}
 {{- end -}}
 
+{{- /* Variables that the chart sets, or that are there twice: the API server takes no list with a name twice. */ -}}
 {{- define "rekindle.problems.processes" -}}
 {{- $settings := merge (include "rekindle.settings" . | fromYaml) (include "rekindle.temporal" . | fromYaml) -}}
+{{- $ours := list "POD_IP" "REKINDLE_GATEWAYS" "REKINDLE_GATEWAY_INSTANCE" "REKINDLE_WEBHOOK_CERTIFICATES" -}}
+{{- $ours = concat $ours (keys $settings) -}}
 {{- range $process := append (include "rekindle.processes" $ | fromJsonArray) "webhook" -}}
+{{- range $variable := include "rekindle.secrets" (dict "root" $ "component" $process) | fromYamlArray -}}
+{{- $ours = append $ours $variable.name -}}
+{{- end -}}
+{{- $seen := list -}}
 {{- range $variable := (index $.Values $process).env -}}
-{{- if hasKey $settings $variable.name -}}
+{{- if has $variable.name $ours -}}
 {{- printf "values.%s.env: %s is not accepted, since the chart sets it; use the value of that name\n" $process $variable.name -}}
+{{- else if has $variable.name $seen -}}
+{{- printf "values.%s.env: %s is there twice, use each name once\n" $process $variable.name -}}
+{{- end -}}
+{{- $seen = append $seen $variable.name -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Requests above a limit, which is often the default one: the API server takes no such pod. */ -}}
+{{- define "rekindle.problems.resources" -}}
+{{- range $process := append (include "rekindle.processes" $ | fromJsonArray) "webhook" -}}
+{{- $resources := (index $.Values $process).resources -}}
+{{- range $name, $limit := $resources.limits -}}
+{{- $request := get $resources.requests $name | default 0 -}}
+{{- if gt (include "rekindle.quantity" $request | float64) (include "rekindle.quantity" $limit | float64) -}}
+{{- $at := printf "values.%s.resources.requests.%s" $process $name -}}
+{{- printf "%s: %v is not accepted, use at most the limit, which is %v, or raise it too\n" $at $request $limit -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "rekindle.quantity" -}}
+{{- $text := include "rekindle.text" . -}}
+{{- $decimal := dict "" 1 "m" 0.001 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 -}}
+{{- $binary := dict "Ki" 0x1p10 "Mi" 0x1p20 "Gi" 0x1p30 "Ti" 0x1p40 "Pi" 0x1p50 -}}
+{{- mulf (regexFind "^[0-9.]+" $text) (get (merge $decimal $binary) (regexFind "[A-Za-z]*$" $text)) -}}
+{{- end -}}
+
+{{- /* Namespaces that have to be there, as far as the cluster can be seen. That of the release is made by Helm. */ -}}
+{{- define "rekindle.problems.places" -}}
+{{- if not (kindIs "string" (printf "name: %s" .Release.Namespace | fromYaml).name) -}}
+{{- printf "namespace %s: YAML does not read this name as a text, use another namespace\n" .Release.Namespace -}}
+{{- end -}}
+{{- $places := dict -}}
+{{- if eq .Values.rbac.scope "namespaces" }}{{ $_ := set $places "namespaces" .Values.namespaces }}{{ end -}}
+{{- if .Values.contractWords }}{{ $_ := set $places "contractWords" (list "cluster-system") }}{{ end -}}
+{{- if has "ascend" (include "rekindle.reads" . | fromJsonArray) -}}
+{{- $_ := set $places "rules" (list "mindx-dl" "cluster-system") -}}
+{{- end -}}
+{{- if lookup "v1" "Namespace" "" "default" -}}
+{{- range $value, $names := $places -}}
+{{- range $name := $names -}}
+{{- if not (or (eq $name $.Release.Namespace) (lookup "v1" "Namespace" "" $name)) -}}
+{{- printf "values.%s: there is no namespace %s in this cluster, and rights are granted in it; create it first\n" $value $name -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -96,23 +177,34 @@
 {{- if and $release (ne $release .Release.Name) -}}
 {{- printf "namespace %s: the release %s is installed here, use `helm upgrade %s`, or another namespace\n" $own $release $release -}}
 {{- end -}}
+{{- $service := default dict (lookup "v1" "Service" $own .Values.service.name) -}}
+{{- $is_ours := eq (dig "metadata" "labels" "app.kubernetes.io/part-of" "" $service) "rekindle" -}}
+{{- if and $service (not (or $is_ours .Values.observe .Values.service.keep)) -}}
+{{- printf "values.service.keep: the Service %s of others is there, and would go with this release; use true\n" .Values.service.name -}}
+{{- end -}}
+{{- if not .Values.besideOthers }}{{ include "rekindle.problems.rivals" . }}{{ end -}}
+{{- end -}}
+
+{{- /* Installations that serve the same jobs. Each has a ClusterRoleBinding, which no tenant can make, and its settings. Those of
+kustomize have a digest in their name and are not found: such an installation counts as one that serves all. */ -}}
+{{- define "rekindle.problems.rivals" -}}
 {{- $why := "Two must not serve the same jobs" -}}
 {{- $both := "or set besideOthers=true, by which each job has one that recovers it" -}}
-{{- $ways := printf "%s: uninstall it, or let it serve some (`namespaces`, rbac.scope=namespaces), %s" $why $both -}}
-{{- if not .Values.besideOthers -}}
-{{- range $subject := (default dict (lookup "rbac.authorization.k8s.io/v1" "ClusterRoleBinding" "" "rekindle-control")).subjects -}}
-{{- if ne (get $subject "namespace") $own -}}
-{{- printf "namespace %s: an installation that serves all namespaces is there. %s\n" (get $subject "namespace") $ways -}}
-{{- end -}}
-{{- end -}}
-{{- range $served := ternary (list "") .Values.namespaces (eq .Values.rbac.scope "cluster") -}}
-{{- range $binding := (default dict (lookup "rbac.authorization.k8s.io/v1" "RoleBinding" $served "")).items -}}
+{{- range $binding := (default dict (lookup "rbac.authorization.k8s.io/v1" "ClusterRoleBinding" "" "")).items -}}
 {{- range $subject := $binding.subjects -}}
 {{- $there := get $subject "namespace" -}}
-{{- if and (ne $there $own) (eq $binding.metadata.name (printf "rekindle-%s-control" $there)) -}}
-{{- $served := $binding.metadata.namespace -}}
+{{- $names := list "rekindle-control" (printf "rekindle-%s-control" $there) -}}
+{{- if and $there (ne $there $.Release.Namespace) (has $binding.metadata.name $names) -}}
+{{- $settings := default dict (lookup "v1" "ConfigMap" $there "rekindle-settings") -}}
+{{- $theirs := dig "data" "REKINDLE_NAMESPACES" "[]" $settings | fromJsonArray -}}
+{{- range $served := $theirs -}}
+{{- if or (not $.Values.namespaces) (has $served $.Values.namespaces) -}}
 {{- printf "namespace %s: the installation in %s serves it. %s: leave it out of `namespaces`, %s\n" $served $there $why $both -}}
 {{- end -}}
+{{- end -}}
+{{- if not $theirs -}}
+{{- $ways := printf "uninstall it, or let it serve some (`namespaces`, rbac.scope=namespaces), %s" $both -}}
+{{- printf "namespace %s: an installation that serves all namespaces is there. %s: %s\n" $there $why $ways -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -145,5 +237,10 @@
 {{- printf "values.%s: %s %s is there already, %s; use false\n" (index $object 0) (index $kind 1) $name $where -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+{{- $has_cluster := lookup "v1" "Namespace" "" "default" -}}
+{{- $class := lookup "scheduling.k8s.io/v1" "PriorityClass" "" "rekindle" -}}
+{{- if and $has_cluster (not (or .Values.shared.priorityClasses $class)) -}}
+{{- print "values.shared.priorityClasses: there is no PriorityClass rekindle, without which no pod starts; use true\n" -}}
 {{- end -}}
 {{- end -}}

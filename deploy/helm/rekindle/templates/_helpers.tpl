@@ -80,8 +80,13 @@
 {{- toYaml $temporal -}}
 {{- end -}}
 
+{{- /* A text or a number as a text. Go writes large numbers as 1e+06. */ -}}
+{{- define "rekindle.text" -}}
+{{- if and (kindIs "float64" .) (eq (floor .) .) }}{{ int64 . }}{{ else }}{{ . }}{{ end -}}
+{{- end -}}
+
 {{- /* A number of seconds as an ISO 8601 duration, which is what settings are read as. */ -}}
 {{- define "rekindle.duration" -}}
-{{- $text := toString . -}}
+{{- $text := include "rekindle.text" . -}}
 {{- if regexMatch "^[0-9.]+$" $text }}{{ printf "PT%sS" $text }}{{ else }}{{ $text }}{{ end -}}
 {{- end -}}

@@ -14,7 +14,7 @@ labels:
 annotations: {rekindle.io/settings: {{ $settings | sha256sum | trunc 16 | quote }}}
 {{- end -}}
 
-{{- define "rekindle.podSpec" -}}
+{{- define "rekindle.identity" -}}
 {{- $values := index .root.Values .component -}}
 serviceAccountName: rekindle-{{ .component }}
 priorityClassName: rekindle
@@ -36,6 +36,10 @@ securityContext:
   fsGroup: 65532
   seccompProfile:
     type: RuntimeDefault
+{{- end -}}
+
+{{- define "rekindle.podSpec" -}}
+{{ include "rekindle.identity" . }}
 volumes:
   - name: tmp
     emptyDir:
@@ -43,7 +47,7 @@ volumes:
   {{- with .root.Values.temporal.tls.secretName }}
   - name: temporal-tls
     secret:
-      secretName: {{ . }}
+      secretName: {{ quote . }}
       defaultMode: 288 # 0440
   {{- end }}
   {{- if eq .root.Values.rules.set "own" }}
@@ -59,7 +63,7 @@ volumes:
 {{- with .root.Values.image.pullSecrets }}
 imagePullSecrets:
   {{- range . }}
-  - {name: {{ . }}}
+  - {name: {{ quote . }}}
   {{- end }}
 {{- end }}
 {{- with $values.nodeSelector }}
@@ -81,22 +85,13 @@ topologySpreadConstraints:
         app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 
-{{- define "rekindle.container" -}}
+{{- define "rekindle.process" -}}
 {{- $values := index .root.Values .component -}}
-image: {{ include "rekindle.image" .root }}
+image: {{ include "rekindle.image" .root | quote }}
 {{- with .root.Values.image.pullPolicy }}
 imagePullPolicy: {{ . }}
 {{- end }}
 command: [python, -P, -m, workers.{{ .component }}]
-envFrom:
-  - configMapRef:
-      name: rekindle-settings
-  - configMapRef:
-      name: rekindle-temporal
-  {{- with .root.Values.temporal.apiKey.secretName }}
-  - secretRef:
-      name: {{ . }}
-  {{- end }}
 startupProbe:
   httpGet: {path: /healthz, port: health}
   periodSeconds: 1
@@ -114,6 +109,15 @@ securityContext:
     drop: [ALL]
 # No limit of CPU: a throttled process loses seconds while training is paused.
 resources: {{ toJson $values.resources }}
+{{- end -}}
+
+{{- define "rekindle.container" -}}
+{{ include "rekindle.process" . }}
+envFrom:
+  - configMapRef:
+      name: rekindle-settings
+  - configMapRef:
+      name: rekindle-temporal
 volumeMounts:
   - name: tmp
     mountPath: /tmp
@@ -125,15 +129,24 @@ volumeMounts:
   {{- end }}
 {{- end -}}
 
-{{- /* Variables besides the settings: certificates of Temporal, which are read when a process starts, and those of the user. */ -}}
+{{- /* Variables besides the settings: credentials of Temporal, which are read when a process starts, and those of the user. */ -}}
 {{- define "rekindle.env" -}}
+{{- include "rekindle.secrets" . }}
+{{- range (index .root.Values .component).env }}
+- {{ toJson . }}
+{{- end }}
+{{- end -}}
+
+{{- /* One key of the Secret, and not all: whoever may write it must not set our settings. A key that is missing is an error. */ -}}
+{{- define "rekindle.secrets" -}}
+{{- with .root.Values.temporal.apiKey.secretName }}
+- name: TEMPORAL_API_KEY
+  valueFrom: {secretKeyRef: {name: {{ quote . }}, key: TEMPORAL_API_KEY}}
+{{- end }}
 {{- if .root.Values.temporal.tls.secretName }}
 - {name: TEMPORAL_TLS_CLIENT_CERT_PATH, value: /etc/rekindle/temporal/tls.crt}
 - {name: TEMPORAL_TLS_CLIENT_KEY_PATH, value: /etc/rekindle/temporal/tls.key}
 - {name: TEMPORAL_TLS_SERVER_CA_CERT_PATH, value: /etc/rekindle/temporal/ca.crt}
-{{- end }}
-{{- range (index .root.Values .component).env }}
-- {{ toJson . }}
 {{- end }}
 {{- end -}}
 

@@ -1,11 +1,13 @@
 {{- /* Refuses names that the chart does not have, with the nearest one that it has. A schema cannot say that. */ -}}
 
-{{- /* Unknown names, one a line, without those that Helm gives to charts below others. Arguments: `values`, `at`, which is what
-stands before their names, and `known`. */ -}}
+{{- /* Unknown names, one a line, without those that Helm gives to charts below others. A name with a dot would look like a known one,
+and is quoted. Arguments: `values`, `at`, which is what stands before their names, and `known`. */ -}}
 {{- define "rekindle.unknown.names" -}}
 {{- range $key, $value := .values -}}
 {{- $path := printf "%s%s" $.at $key -}}
-{{- if or (has (printf "%s.*" $path) $.known) (has $path (list "global" "temporal.global")) -}}
+{{- if contains "." $key -}}
+{{- printf "%s%s\n" $.at (quote $key) -}}
+{{- else if or (has (printf "%s.*" $path) $.known) (has $path (list "global" "temporal.global")) -}}
 {{- else if and (kindIs "map" $value) (or $value (has $path $.known)) -}}
 {{- include "rekindle.unknown.names" (dict "values" $value "at" (printf "%s." $path) "known" $.known) -}}
 {{- else if not (has $path $.known) -}}
@@ -43,6 +45,8 @@ stands before their names, and `known`. */ -}}
 {{- range $name := include "rekindle.unknown.names" (dict "values" .Values "at" "" "known" $known) | trim | splitList "\n" -}}
 {{- if hasKey $single $name -}}
 {{- printf "values.%s: not accepted, since there is one %s\n" $name (get $single $name) -}}
+{{- else if hasSuffix "\"" $name -}}
+{{- printf "values.%s: a name with a dot is not accepted, use a level for each part, as in values.yaml\n" $name -}}
 {{- else if $name -}}
 {{- $nearest := include "rekindle.unknown.nearest" (dict "name" $name "known" $known) -}}
 {{- if $nearest -}}
