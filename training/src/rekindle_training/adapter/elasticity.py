@@ -20,7 +20,8 @@ def fixed_size(rank: Rank, boundary: Boundary) -> str:
         "session(after_update): ranks send each other their updates": rank.after_update is not None,
         "session(checkpoints): all ranks together write them": rank.keeps_own_checkpoints,
         f"the script has made {own_groups} process groups of its own": own_groups > 0,
-        "no model is wrapped in DistributedDataParallel over the default process group": not rank.wrappers.count and whole is None,
+        "no model is wrapped in DistributedDataParallel over the default process group": not rank.wrappers.count
+        and whole is None,
         "a model is wrapped in DistributedDataParallel beside one that is sharded": rank.wrappers.count > 0 and whole is not None,
         "SyncBatchNorm needs the batches of all ranks at once": any(
             isinstance(module, torch.nn.SyncBatchNorm) for module in modules

@@ -82,9 +82,10 @@ class FullySharded:
         return any(group.post_forward_mesh_info not in (None, group.mesh_info) for group in self._all_groups)
 
     @property
-    def has_hooks(self) -> bool:
-        """Returns whether the script has set a function that reduces gradients over replicas."""
-        return any(group._all_reduce_hook is not None for group in self._all_groups)
+    def can_be_noticed(self) -> bool:
+        """Returns whether FSDP calls a function in each pass that reduces gradients, and the script has set none. Torch before
+        2.7 calls none."""
+        return all(getattr(group, "_all_reduce_hook", self) is None for group in self._all_groups)
 
     @property
     def parameters(self) -> list[torch.nn.Parameter]:

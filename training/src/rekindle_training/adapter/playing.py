@@ -42,7 +42,7 @@ class Playing:
         in the passes of the last one, and those of sharded models after it."""
         self._look()
         turn = self._turn = object()
-        self._sums.has_batch = True
+        self._sums.begin_batches()
         try:
             yield from self._drawn(turn)
             self._reduced.conclude()

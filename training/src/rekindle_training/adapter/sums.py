@@ -29,10 +29,15 @@ class Sums:
         """Gradients of shares that are not summed yet, by share and parameter."""
         self.has_batch = False
         """True while the script goes through the batches of a step."""
+        self._is_open = False
+        """True if it has begun to go through them, and the gradients of a sharded model are not summed over replicas yet."""
         self.misuse = ""
         """Reason why this script could not carry the shares of others. Empty: none was seen."""
         self.same_part: Collection[int] = ()
         """Ranks that hold the same part of what is trained as this one, and sum its gradients. Empty: all do, and DDP sums."""
+
+    def begin_batches(self) -> None:
+        self.has_batch, self._is_open = True, bool(self.same_part)
 
     def begin(self, shares: Collection[int], parameters: Iterable[torch.nn.Parameter]) -> None:
         """Lets each share of this rank add to the gradients that are there, such as sums of earlier passes of the step."""
@@ -70,10 +75,11 @@ class Sums:
     def drop(self) -> None:
         """Drops what is apart: the step is repeated, or done."""
         self._apart.clear()
+        self._is_open = False
 
     def before_update(self) -> None:
         """Notes an update that does not have the gradients of all shares."""
-        if self.has_batch:
+        if self.has_batch or self._is_open:
             self.note("the script updates before its loop over training.batches() has ended: update after that loop")
 
     def note(self, misuse: str) -> None:

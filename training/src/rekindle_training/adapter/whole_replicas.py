@@ -1,4 +1,4 @@
-"""Models that are sharded over the ranks of a replica, with several replicas (HSDP), in a job whose number of replicas may change.
+"""Models that are sharded over the ranks of a replica (HSDP), in a job whose number of replicas may change.
 
 FSDP2 reduces gradients within each replica only, so that a replica computes the same bits for a share as any other one. The
 gradients of the replicas are summed in the order of the shares, once for each pass over the batches of a step.
@@ -67,8 +67,8 @@ class WholeReplicas:
     def _refuse_unreduced(self) -> None:
         if self._sharded.keeps_gradients:
             self.sums.note(
-                "gradients are kept back by set_requires_gradient_sync(False): leave it out, since the batch of another share may "
-                "follow"
+                "gradients are kept back by set_requires_gradient_sync(False): leave it out, since the batch of another share "
+                "may follow"
             )
 
     def _notice_pass(self, _gradients: torch.Tensor) -> None:
@@ -84,12 +84,12 @@ def problem(sharded: FullySharded, trained: Iterable[torch.nn.Parameter], world_
     """
     mesh, *others = [info.mesh for info in sharded.mesh_infos]
     found = {
-        "ranks hold different parts of what is trained, and the device mesh has no dimension of replicas": not sharded.has_replicas,
+        "ranks hold different parts of what is trained, and the device mesh has no replicas of them": not sharded.has_replicas,
         "modules are sharded over several device meshes": any(other != mesh for other in others),
         f"the device mesh has {mesh.ndim} dimensions; accepted are two, replicas and shards": mesh.ndim != 2,
         f"the device mesh has {mesh.size()} of {world_size} ranks": mesh.size() != world_size,
         "reshard_after_forward is a number of ranks; accepted are True and False": sharded.reshards_otherwise,
-        "set_all_reduce_hook(): the session sums the gradients of replicas itself": sharded.has_hooks,
+        "set_all_reduce_hook() is for the session, and comes with torch 2.7: leave it out": not sharded.can_be_noticed,
         "some parameters that train are not sharded by fully_shard": not all(
             isinstance(one, DTensor) and one.device_mesh == mesh for one in trained if one.requires_grad
         ),
@@ -110,8 +110,8 @@ def refuse_indivisible(sharded: FullySharded, world_size: int) -> None:
     for info in sharded.mesh_infos:
         if world_size % (shards := info.mesh.size(info.shard_mesh_dim)):
             raise ValueError(
-                f"session(data=shares): {world_size} ranks are no multiple of the {shards} ranks over which a replica is sharded; "
-                "start the job with whole replicas"
+                f"session(data=shares): {world_size} ranks are no multiple of the {shards} ranks over which a replica is "
+                "sharded; start the job with whole replicas"
             )
 
 

@@ -36,7 +36,9 @@ def replicas(ranks: int, holders: Iterable[Collection[int]]) -> Replicas:
         missing = min(set(range(ranks)) - {rank for part in parts for rank in part}, default=0)
         raise CannotRepair(f"no rank that is left holds the shard of rank {missing}, or ranks disagree on who does")
     if len(numbers := {len(part) for part in parts}) > 1:
-        raise CannotRepair(f"some shards are held by {min(numbers)} ranks and others by {max(numbers)}: there are no whole replicas")
+        raise CannotRepair(
+            f"some shards are held by {min(numbers)} ranks and others by {max(numbers)}: there are no whole replicas"
+        )
     return list(zip(*parts, strict=True))
 
 
@@ -98,8 +100,8 @@ class _Size:
         for number in sorted(found):
             if further := sorted(set(self._whole[number]) - set(ranks)):
                 raise CannotRepair(
-                    f"ranks {sorted(self._whole[number])} are one replica, and rank {further[0]} of it is not named: its pods leave "
-                    "and come back together (`pods` in the annotation rekindle.io/elastic)"
+                    f"ranks {sorted(self._whole[number])} are one replica, and rank {further[0]} of it is not named: its pods "
+                    "leave and come back together (`pods` in the annotation rekindle.io/elastic)"
                 )
         return found
 
