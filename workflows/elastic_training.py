@@ -53,8 +53,8 @@ class ElasticTraining(ProcessLevel):
             self.again()
 
     def _leaving(self) -> tuple[int, ...]:
-        """Returns the pod ranks that leave; raises Ends if too few would be left by now."""
-        pods = faulty_ranks.pods_of(self.context.job, self.situation.announced)
+        """Returns the pod ranks of all replicas that leave; raises Ends if too few would be left by now."""
+        pods = self.context.job.layout.whole_replicas(faulty_ranks.pods_of(self.context.job, self.situation.announced))
         if why := elastic.too_few(self.context.job, self.context.small, pods):
             raise self.fails(why)
         return pods

@@ -70,17 +70,17 @@ class Scaling(NewPods):
         """Returns the pod ranks that are to leave, the last ones first; empty: none is. Raises Ends if too few would be left."""
         job, wanted = self.context.job, self.request.replicas
         if wanted is None:
-            leaving: tuple[int, ...] = () if self.request.pod_rank is None else (self.request.pod_rank,)
+            leaving = () if self.request.pod_rank is None else job.layout.whole_replicas((self.request.pod_rank,))
         else:
             here = [rank for rank in range(job.pods) if rank not in self._missing]
-            leaving = tuple(here[wanted:])
+            leaving = tuple(here[wanted * job.layout.pods_per_replica :])
         if leaving and (why := elastic.too_few(job, self.context.small, leaving)):
             raise Ends(Outcome.REFUSED, why)
         return leaving
 
     def _coming(self) -> tuple[int, ...]:
-        wanted = self.request.replicas or 0
-        coming = self._missing[: max(0, wanted - elastic.present(self.context.job, self.context.small))]
+        more = (self.request.replicas or 0) - elastic.present(self.context.job, self.context.small)
+        coming = self._missing[: max(0, more) * self.context.job.layout.pods_per_replica]
         if not coming:
             raise Ends(Outcome.REFUSED, f"the job has {elastic.present(self.context.job, self.context.small)} replicas already")
         return coming
@@ -128,11 +128,14 @@ class Scaling(NewPods):
     async def _there(self, pods: tuple[int, ...]) -> tuple[int, ...]:
         """Returns the pod ranks whose pods another component has created, when these have nodes.
 
-        It creates all of them for a training side that needs that. Otherwise any missing ranks will do, as many as these.
+        It creates all of them for a training side that needs that. Otherwise any missing ranks will do, as many as these, unless
+        a replica has several pods.
         """
         small = self.context.small
         assert small is not None, "pods are missing"
         come = pods if self.side.controller_recreates else elastic.come(small, await holders_now(self))
+        if self.context.job.layout.pods_per_replica > 1:
+            come = tuple(rank for rank in come if rank in pods)
         if not come:
             return ()
         enough = min(len(pods), len(come))

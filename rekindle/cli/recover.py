@@ -71,7 +71,7 @@ async def reschedule(
 async def scale(
     job: str,
     *,
-    replicas: Annotated[int, Parameter(help="Number of pods with which the job trains from now on.")],
+    replicas: Annotated[int, Parameter(help="Number of replicas with which the job trains from now on.")],
     dry_run: DryRun = False,
     output: Output = Format.TEXT,
 ) -> int:

@@ -1,6 +1,6 @@
 """Elastic training: sizes that the owner of a job allows, and the state of a job that trains with fewer replicas.
 
-A replica is a pod.
+A replica is a pod, or several pods over which one copy of the model is sharded.
 """
 
 import re
@@ -16,6 +16,9 @@ class Elastic(Value):
 
     least: int = 1
     """Smallest number of replicas with which the job trains."""
+
+    pods: int = 1
+    """Number of pods of a replica, which leave and come back together. Their pod ranks follow each other."""
 
     wait: timedelta = timedelta(seconds=30)
     """Time in which a spare node may be found for a faulty replica, while training stands, before the job goes on without it. 0:
@@ -82,7 +85,9 @@ WORD = "elastic-training"
 SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 """Seconds of each unit of the wait in the annotation `rekindle.io/elastic`."""
 
-PATTERN = re.compile(r"(?P<least>[0-9]{1,6})(\s*;\s*wait=(?P<wait>[0-9]{1,5})(?P<unit>[smh]?))?", re.ASCII)
+PATTERN = re.compile(
+    r"(?P<least>[0-9]{1,6})(\s*;\s*pods=(?P<pods>[0-9]{1,6}))?(\s*;\s*wait=(?P<wait>[0-9]{1,5})(?P<unit>[smh]?))?", re.ASCII
+)
 
 
 def is_named(strategies: str) -> bool:
@@ -97,9 +102,24 @@ def read_elastic(said: str, pods: int) -> Elastic | None:
         pods: number of pods of the job.
     """
     found = PATTERN.fullmatch(said.strip())
-    if found is None or not 1 <= int(found["least"]) <= pods:
+    if found is None:
         return None
-    least = int(found["least"])
+    least, of_replica = int(found["least"]), int(found["pods"] or 1)
+    if not of_replica or pods % of_replica or not 1 <= least <= pods // of_replica:
+        return None
     if found["wait"] is None:
-        return Elastic(least=least)
-    return Elastic(least=least, wait=timedelta(seconds=int(found["wait"]) * SECONDS[found["unit"]]))
+        return Elastic(least=least, pods=of_replica)
+    return Elastic(least=least, pods=of_replica, wait=timedelta(seconds=int(found["wait"]) * SECONDS[found["unit"]]))
+
+
+def accepted_elastic(said: str, pods: int) -> str:
+    """Returns what the annotation accepts in a job of this many pods, for the number of pods of a replica that it names."""
+    named = re.search(r";\s*pods=([0-9]{1,6})", said, re.ASCII)
+    of_replica = int(named[1]) if named else 1
+    wait = "the wait for a spare node"
+    if not of_replica or pods % of_replica:
+        sizes = ", ".join(str(size) for size in range(1, pods + 1) if not pods % size)
+        return f"a number of pods of a replica by which {pods} pods can be divided, {sizes}, such as '1; pods=1; wait=60s'"
+    if of_replica > 1:
+        return f"a number of replicas from 1 to {pods // of_replica}, and {wait}, such as '1; pods={of_replica}; wait=60s'"
+    return f"a number of pods from 1 to {pods}, and {wait}, such as '1; wait=60s'"

@@ -163,7 +163,7 @@ class Job(Value):
 
     @property
     def layout(self) -> Layout:
-        return Layout(self.pods, self.ranks_per_pod)
+        return Layout(self.pods, self.ranks_per_pod, self.elastic.pods if self.elastic else 1)
 
     @property
     def ranks(self) -> int:

@@ -117,8 +117,8 @@ APPROVAL = "rekindle.io/approval"
 in time, `deny` (the default) or `approve`: `process-rescheduling, job-rescheduling:approve`."""
 
 ELASTIC = "rekindle.io/elastic"
-"""Annotation of a job: least number of pods with which it trains, and the time in which a spare node may be found first:
-`2; wait=60s`."""
+"""Annotation of a job: least number of replicas with which it trains, the pods of a replica, by default one, and the time in
+which a spare node may be found first: `2; wait=60s`, `2; pods=4; wait=60s`."""
 
 GIVEN_UP = "rekindle.io/given-up"
 """Annotation of a job, for display: reason why nothing more is done, until `rekindle retry` or until the job trains."""

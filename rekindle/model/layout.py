@@ -9,11 +9,29 @@ class Layout(NamedTuple):
 
     pods: int
     ranks_per_pod: int
+    pods_per_replica: int = 1
+    """Number of pods, one after the other, over which one copy of the model is sharded."""
 
     @property
     def ranks(self) -> int:
         """Number of ranks of the job (world size)."""
         return self.pods * self.ranks_per_pod
+
+    @property
+    def replicas(self) -> int:
+        return self.pods // self.pods_per_replica
+
+    def whole_replicas(self, pod_ranks: Iterable[int]) -> tuple[int, ...]:
+        """Returns the pod ranks of all replicas of which one of these pods is a part, in ascending order."""
+        size = self.pods_per_replica
+        return tuple(replica * size + place for replica in self._replicas_of(pod_ranks) for place in range(size))
+
+    def replicas_without(self, pod_ranks: Iterable[int]) -> int:
+        """Returns the number of replicas of which none of these pods is a part."""
+        return self.replicas - len(self._replicas_of(pod_ranks))
+
+    def _replicas_of(self, pod_ranks: Iterable[int]) -> list[int]:
+        return sorted({pod_rank // self.pods_per_replica for pod_rank in pod_ranks})
 
     def ranks_of(self, pod_rank: int) -> range:
         """Returns the ranks of one pod."""

@@ -20,7 +20,7 @@ from rekindle.model.approval import Unanswered, spelled
 from rekindle.model.base import Written, WrittenTime
 from rekindle.model.bounds import cut
 from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, PodTemplate
-from rekindle.model.elastic import Elastic, is_named, read_elastic
+from rekindle.model.elastic import Elastic, accepted_elastic, is_named, read_elastic
 from rekindle.model.job import (
     MOST_RETRY_TIMES,
     Capability,
@@ -445,7 +445,7 @@ def _elastic(annotations: dict[str, str], prefix: str, pods: int, wrong: list[st
         return Elastic() if is_named(annotations.get(RECOVER_STRATEGY, "")) else None
     found = read_elastic(said, pods)
     if found is None:
-        accepted = f"a number of pods from 1 to {pods}, and the wait for a spare node, such as '1; wait=60s'"
+        accepted = accepted_elastic(said, pods)
         wrong.append(f"{prefix}{ELASTIC}: {cut(said, QUOTED)!r} is not accepted (accepted: {accepted})")
     return found
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rekindle.model.attachment import Progress
-from rekindle.model.elastic import Elastic, Resized, Small, is_named, read_elastic
+from rekindle.model.elastic import Elastic, Resized, Small, accepted_elastic, is_named, read_elastic
 from rekindle.model.fault import HOLDERS, WATCHER, Fault, FaultKind, Sighting
 from rekindle.model.incident import Incident
 from rekindle.model.job import Job, JobId, SubHealthStrategy
@@ -49,10 +49,43 @@ def test_the_owner_names_the_least_size_and_the_wait_for_a_spare(said: str, leas
     assert read_elastic(said, 4) == Elastic(least=least, wait=timedelta(seconds=wait))
 
 
-@pytest.mark.parametrize("said", ["", "0", "5", "two", "2; wait=", "2; wait=-1s", "2 wait=5", "2; wait=5d", "٢"])
+@pytest.mark.parametrize(
+    "said",
+    [
+        *("", "0", "5", "two", "2; wait=", "2; wait=-1s", "2 wait=5", "2; wait=5d", "٢"),
+        *("2; pods=3", "3; pods=2", "1; pods=0", "1; pods=8", "1; pods=", "1; wait=5; pods=2"),
+    ],
+)
 def test_any_other_word_is_not_accepted(said: str) -> None:
-    """Neither are sizes below 1 or above that of the job."""
+    """Neither are sizes below 1 or above that of the job, or pods that cannot be divided into replicas."""
     assert read_elastic(said, 4) is None
+
+
+@pytest.mark.parametrize(
+    ("said", "accepted"),
+    [
+        ("5", "a number of pods from 1 to 4"),
+        ("3; pods=2", "a number of replicas from 1 to 2"),
+        ("1; pods=3", "a number of pods of a replica by which 4 pods can be divided, 1, 2, 4"),
+    ],
+)
+def test_the_numbers_that_are_accepted_are_named(said: str, accepted: str) -> None:
+    """They depend on the pods of the job, and on those of a replica."""
+    assert accepted_elastic(said, 4).startswith(accepted)
+
+
+def test_a_replica_of_several_pods_counts_once() -> None:
+    """The least size, the words of `show` and the size to which a job grows are replicas."""
+    assert read_elastic("1; pods=2; wait=0", 4) == Elastic(least=1, pods=2, wait=timedelta(0))
+    job = JOB.model_copy(update={"elastic": Elastic(least=2, pods=2)})
+    assert elastic.too_few(job, None, (3,)).startswith("1 of 2 replicas would be left, its owner wants 2 or more")
+    state = small(2, 3, nodes=("node-3",)).with_(job=job)
+    assert elastic.words(state, "14:02") == "1 of 2 replicas, since 14:02, node-3 lost, waits for 2 nodes"
+    assert state.small
+    assert elastic.next_size(job, state.small, at_once=False) == 2
+    ordered = elastic.resized(state.with_(small=None), verdict(resized=Resized(left=(2, 3), by_hand=True)), NOW)
+    assert ordered.small
+    assert ordered.small.size == 1
 
 
 def test_the_word_of_mindcluster_allows_it_too() -> None:

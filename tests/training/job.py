@@ -34,6 +34,7 @@ class Job:
     """Flags of launchers."""
     manager_flags: list[str] = field(default_factory=list)
     pods: int = PODS
+    ranks_of_all: int = WORLD
     generation: int = 0
     started: dict[str, Process] = field(default_factory=dict)
     """Pods by name. A pod that was started again is listed here, and its predecessor in `gone`."""
@@ -86,7 +87,7 @@ class Job:
 
     @property
     def _size(self) -> list[str]:
-        return ["--nnodes", str(self.pods), "--nproc-per-node", str(WORLD // self.pods)]
+        return ["--nnodes", str(self.pods), "--nproc-per-node", str(self.ranks_of_all // self.pods)]
 
     @staticmethod
     def ranks(pod_rank: int) -> tuple[int, ...]:

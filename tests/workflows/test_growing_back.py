@@ -13,6 +13,7 @@ from rekindle.client import Rekindle
 from rekindle.errors import Forbidden
 from rekindle.model.activities.jobs import SurveyRequest
 from rekindle.model.cluster import Condition, Pod, PodPhase
+from rekindle.model.elastic import Elastic
 from rekindle.model.job import Job
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.verdict import Training, Verdict
@@ -72,6 +73,20 @@ async def test_a_job_grows_when_a_node_is_free(temporal: WorkflowEnvironment) ->
         assert state.holders[2] == holder.metadata.uid[:8]
         await world.look()
         assert (await world.status()).state.faults == ()
+
+
+async def test_all_pods_of_a_replica_leave_and_come_back_together(temporal: WorkflowEnvironment) -> None:
+    """The pod of the lost node takes the other pod of its replica along. One order names both, also when they come back."""
+    size = Elastic(pods=2, wait=timedelta(0))
+    async with small(temporal, Script(repairs=OFFERS), elastic=size) as (world, peer):
+        left = next(order for order in peer.received if order.changeStrategy == "downgrade")
+        assert list(left.nodeRankIds) == ["2", "3"]
+        incident = await world.incident(2)
+        assert ladder(incident) == [(GROWS, RECOVERED)]
+        assert incident.summary == "back from 1 of 2 replicas"
+        order = peer.received[-1]
+        assert (order.changeStrategy, list(order.nodeRankIds)) == ("upgrade", ["2", "3"])
+        assert (await world.status()).state.small is None
 
 
 async def test_another_manager_does_not_make_a_small_job_whole(temporal: WorkflowEnvironment) -> None:

@@ -77,7 +77,7 @@ def _growth_due(state: JobState, now: datetime) -> Case | None:
     plan = ladder.Plan(modes=(GROWTH, LAST.mode))
     now_there = elastic.present(state.job, state.small)
     wanted = elastic.next_size(state.job, state.small, at_once=side_of(state.job).returns_at_once)
-    summary = f"back from {now_there} of {state.job.pods} replicas"
+    summary = f"back from {now_there} of {state.job.layout.replicas} replicas"
     return Case(plan=plan, summary=summary, replicas=wanted)
 
 

@@ -30,17 +30,17 @@ def missing_of(small: Small | None) -> tuple[int, ...]:
 
 def present(job: Job, small: Small | None) -> int:
     """Returns the number of replicas with which the job trains."""
-    return job.pods - len(missing_of(small))
+    return job.layout.replicas_without(missing_of(small))
 
 
 def too_few(job: Job, small: Small | None, leaving: Collection[int]) -> str:
     """Returns why these pods may not leave. Empty: enough replicas would be left."""
     if job.elastic is None:
         return NOT_ELASTIC
-    left = job.pods - len({*missing_of(small), *leaving})
+    left, all_of_them = job.layout.replicas_without((*missing_of(small), *leaving)), job.layout.replicas
     if left >= job.elastic.least:
         return ""
-    return f"{left} of {job.pods} replicas would be left, its owner wants {job.elastic.least} or more (annotation {ELASTIC})"
+    return f"{left} of {all_of_them} replicas would be left, its owner wants {job.elastic.least} or more (annotation {ELASTIC})"
 
 
 def patience_for_spare(job: Job, small: Small | None, leaving: Collection[int], limit: timedelta) -> timedelta:
@@ -82,12 +82,11 @@ def words(state: JobState, since: str) -> str:
     job, small = state.job, state.small
     if small is None:
         return ""
-    missing = len(small.missing)
     lost = f"{few(small.nodes)} lost" if small.nodes else ""
-    wanted = size_by_itself(job, small) - present(job, small)
+    wanted = (size_by_itself(job, small) - present(job, small)) * job.layout.pods_per_replica
     waits = f"waits for {'one node' if wanted == 1 else f'{wanted} nodes'}" if wanted > 0 else "as ordered by hand"
     tried = f"last attempt: {small.last_try}" if small.last_try and wanted > 0 else ""
-    parts = (f"{job.pods - missing} of {job.pods} replicas", f"since {since}", lost, waits, tried)
+    parts = (f"{present(job, small)} of {job.layout.replicas} replicas", f"since {since}", lost, waits, tried)
     return ", ".join(filter(None, parts))
 
 
@@ -114,8 +113,8 @@ def grows_at(state: JobState) -> datetime | None:
 def size_by_itself(job: Job, small: Small) -> int:
     """Returns the size to which a job grows by itself: the one that a person has set, or that with which it was started."""
     if not small.by_hand:
-        return job.pods
-    return present(job, small) if small.size is None else min(small.size, job.pods)
+        return job.layout.replicas
+    return present(job, small) if small.size is None else min(small.size, job.layout.replicas)
 
 
 def grows(job: Job, small: Small) -> bool:
@@ -197,7 +196,7 @@ def resized(state: JobState, verdict: Verdict, now: datetime) -> JobState:
         missing=missing,
         nodes=nodes,
         by_hand=change.by_hand or before.by_hand,
-        size=state.job.pods - len(missing) if change.by_hand else before.size,
+        size=state.job.layout.replicas_without(missing) if change.by_hand else before.size,
         attempt=change.attempt or before.attempt,
         old=dict([(rank, uid) for rank, uid in {**before.old, **left}.items() if rank in missing and uid][:MOST_HOLDERS]),
         try_at=try_at,

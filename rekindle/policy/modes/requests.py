@@ -131,17 +131,17 @@ def invalid(state: JobState, given: object) -> str:
 
 
 def _replicas_problem(state: JobState, request: ModeRequest, about: About) -> str:
-    job, wanted = state.job, request.replicas
+    job, wanted, most = state.job, request.replicas, state.job.layout.replicas
     if about is not About.SIZE:
         return "" if wanted is None else f"replicas: not accepted, since a {request.mode} keeps the number of pods"
     least = job.elastic.least if job.elastic else 1
-    accepted = f"accepted are {least} to {job.pods}"
+    accepted = f"accepted are {least} to {most}"
     if wanted is None:
         return f"replicas: missing, {accepted}"
     if job.elastic and wanted < least:
         return f"replicas: {wanted} is below the least size of job {job.name} (annotation {ELASTIC}), {accepted}"
-    if not 0 < wanted <= job.pods:
-        return f"replicas: {wanted} is not a size of job {job.name}, which was started with {job.pods}, {accepted}"
+    if not 0 < wanted <= most:
+        return f"replicas: {wanted} is not a size of job {job.name}, which was started with {most}, {accepted}"
     return ""
 
 
@@ -218,8 +218,8 @@ def _size_refused(state: JobState, request: ModeRequest) -> str:
         return f"job {state.job.name} has {now} replicas already"
     if request.replicas is not None and request.replicas < now and not side.scales_at_will:
         return f"{side.label} goes on with fewer replicas only after a fault"
-    if side.returns_at_once and now < (request.replicas or 0) < state.job.pods:
-        return f"{side.label} takes all missing replicas back together: accepted is {state.job.pods}"
+    if side.returns_at_once and now < (request.replicas or 0) < state.job.layout.replicas:
+        return f"{side.label} takes all missing replicas back together: accepted is {state.job.layout.replicas}"
     return ""
 
 

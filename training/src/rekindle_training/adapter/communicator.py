@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
+from torch.distributed import device_mesh, distributed_c10d
 
 from rekindle_training.adapter import sockets
 from rekindle_training.adapter.last_group import end_group, meet_by_store
@@ -112,6 +112,16 @@ class _OwnGroup:
     made: Any = None
     """Result in this generation. It is no group on a rank that is not a member."""
 
+    @property
+    def of_mesh(self) -> bool:
+        return str(self.asked_for[1].get("group_desc")).startswith("mesh_")
+
+    @property
+    def ranks(self) -> frozenset[int]:
+        """Ranks that the script has named. Empty: it has named none, which means all."""
+        args, _ = self.asked_for
+        return frozenset(args[0] or ()) if args else frozenset()
+
     def again(self) -> Any:
         self.made = self.make()
         return self.made
@@ -178,6 +188,8 @@ class Communicator:
             return self._own_groups[-1].again()
 
         distributed_c10d._new_group_with_tag = kept
+        device_mesh.get_rank = self._as_in_job(device_mesh.get_rank, lambda: self._environment.rank)
+        device_mesh.get_world_size = self._as_in_job(device_mesh.get_world_size, lambda: len(self.team.carriers))
         if (gloo := dist.Backend._plugins.get("GLOO")) is not None:
             dist.Backend._plugins["GLOO"] = gloo._replace(creator_fn=partial(self._connects, gloo.creator_fn))
         for way in ("send", "recv", "recv_anysource"):
@@ -187,8 +199,9 @@ class Communicator:
     def join(self, wish: Join) -> None:
         """Leaves the old generation, if there is one, and meets the other members in the manager's store.
 
-        The script's own groups are made again with the same names, by which device meshes find them. A replacement's script
-        makes them in the same order. Only groups that the script needs to build what it trains are made here.
+        The script's own groups are made again with the same names, by which device meshes find them, and without ranks that are
+        missing. A replacement's script makes them in the same order. Only groups that the script needs to build what it trains
+        are made here.
 
         Raises:
             RuntimeError: the others could not be met, or the generation was cut meanwhile.
@@ -224,10 +237,13 @@ class Communicator:
                 "all ranks make the same ones, in the same order, before the loop"
             )
 
-    @property
-    def own_groups(self) -> int:
-        """Number of groups that the script has made."""
-        return len(self._own_groups)
+    def own_groups(self, known: Collection[frozenset[int]] = ()) -> int:
+        """Returns the number of groups that the script has made.
+
+        Args:
+            known: ranks of groups that do not count where a device mesh has made them.
+        """
+        return sum(not (group.of_mesh and group.ranks in known) for group in self._own_groups)
 
     @property
     def has_late_groups(self) -> bool:
@@ -291,7 +307,22 @@ class Communicator:
 
     def _make_own(self, make: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         with self.places.ours():
+            if args and args[0] is not None and not self.team.is_whole:
+                there = set(self.team.members)
+                if not (members := [self.team.index(rank) for rank in args[0] if rank in there]):
+                    distributed_c10d._world.group_count += 1  # part of the names of later groups, by which meshes find them
+                    return dist.GroupMember.NON_GROUP_MEMBER
+                args = (members, *args[1:])
             return self._make_together(make, args, keywords)
+
+    def _as_in_job(self, ask: Callable[..., int], in_job: Callable[[], int]) -> Callable[..., int]:
+        """Wraps a question of device meshes about the default group, whose ranks they know by the numbers of the job."""
+
+        @wraps(ask)
+        def asked(group: Any = None) -> int:
+            return ask(group) if group is not None or self.team.is_whole else in_job()
+
+        return asked
 
     def _make_together(self, make: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         if not keywords.get("use_local_synchronization"):

@@ -126,6 +126,14 @@ class DataParallel:
                 for ddp, before in zip(ddps, flags, strict=True):
                     ddp.require_backward_grad_sync = before
 
+    def conclude(self) -> None:
+        """Called when the batches of a step were gone through. Does nothing: the passes of the last share have summed."""
+
+    @property
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """Parameters that wrappers reduce."""
+        return parameters_of(self.living)
+
     @property
     def count(self) -> int:
         """Number of models that are wrapped."""

@@ -5,7 +5,7 @@ They are looked up again when new groups have these names.
 """
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -63,6 +63,47 @@ class FullySharded:
                 for info in (group.mesh_info, group.post_forward_mesh_info):
                     if info is not None:
                         info.__post_init__()
+
+    # ---- replicas
+
+    @property
+    def mesh_infos(self) -> list[Any]:
+        """Device mesh of each group of parameters, with the meaning of its dimensions. Empty: no module is sharded."""
+        return [group.mesh_info for group in self._all_groups]
+
+    @property
+    def has_replicas(self) -> bool:
+        """Returns whether each group of parameters has a dimension of replicas beside that of shards."""
+        return all(hasattr(info, "replicate_process_group") for info in self.mesh_infos)
+
+    @property
+    def reshards_otherwise(self) -> bool:
+        """Returns whether a group of parameters is sharded over other ranks between its forward and its backward pass."""
+        return any(group.post_forward_mesh_info not in (None, group.mesh_info) for group in self._all_groups)
+
+    @property
+    def can_be_noticed(self) -> bool:
+        """Returns whether FSDP calls a function in each pass that reduces gradients, and the script has set none. Torch before
+        2.7 calls none."""
+        return all(getattr(group, "_all_reduce_hook", self) is None for group in self._all_groups)
+
+    @property
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """This rank's shards of all parameters that train."""
+        shards = (one.sharded_param for group in self._all_groups for one in group.fsdp_params)
+        return [shard for shard in shards if shard.requires_grad]
+
+    def reduce_within_replicas(self, passed: Callable[[torch.Tensor], None]) -> None:
+        """Lets each backward pass reduce gradients over the shards of its replica only, as where there are no replicas.
+
+        Args:
+            passed: called in each backward pass that reduces gradients.
+        """
+        for group in self._all_groups:
+            group._all_reduce_hook = passed
+            if hasattr(group.mesh_info, "replicate_process_group"):  # groups may have it in common
+                group.mesh_info.__class__ = type(group.mesh_info).__bases__[0]  # what shards only: FSDPMeshInfo
+                del group.mesh_info.replicate_process_group  # it would keep the connections of its generation
 
     @cached_property
     def _all_groups(self) -> list[Any]:

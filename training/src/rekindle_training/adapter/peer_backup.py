@@ -23,6 +23,8 @@ class PeerBackup:
         self._communicator, self._environment = communicator, environment
         self._kept: dict[tuple[int, int], bytes] = {}
         """State by rank and step."""
+        self.keeps_own = False
+        """True if this rank also says its own state. Its pod may leave with the pod that keeps it."""
 
     def exchange(self, step: int, own: bytes) -> None:
         """Sends this rank's own state and stores that of the ward. Called by all ranks together.
@@ -34,6 +36,8 @@ class PeerBackup:
             RuntimeError: the other ranks could not be reached.
         """
         team, here = self._communicator.team, self._environment
+        if self.keeps_own:
+            self.keep(here.rank, step, own)
         if team.size <= here.ranks_per_pod:
             return
         theirs = self._communicator.exchange(_STEP.pack(step) + own)

@@ -12,9 +12,9 @@ from rekindle_training.adapter import own
 from rekindle_training.adapter.data_parallel import DataParallel
 from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.pass_state import PassState
-from rekindle_training.adapter.sums import parameters_of
 from rekindle_training.adapter.team import Team
 from rekindle_training.adapter.trained import Trained
+from rekindle_training.adapter.whole_replicas import WholeReplicas
 from rekindle_training.data import pickled
 from rekindle_training.data.shares import Shares
 
@@ -25,10 +25,12 @@ LOOKS = 4
 class Playing:
     """Shares of one rank, in one step after the other."""
 
-    def __init__(self, trained: Trained, shares: Shares, wrappers: DataParallel, rank: int, team: Callable[[], Team]) -> None:
-        self._trained, self._shares, self._wrappers, self._rank, self._team = trained, shares, wrappers, rank, team
-        assert wrappers.sums is not None
-        self._sums = wrappers.sums
+    def __init__(
+        self, trained: Trained, shares: Shares, reduced: DataParallel | WholeReplicas, rank: int, team: Callable[[], Team]
+    ) -> None:
+        self._trained, self._shares, self._reduced, self._rank, self._team = trained, shares, reduced, rank, team
+        assert reduced.sums is not None
+        self._sums = reduced.sums
         self._turn = object()
         """Identity of the latest pass over the batches of a step. What an earlier one leaves undone counts no more."""
         self._ended: Own | None = None
@@ -37,12 +39,13 @@ class Playing:
 
     def batches(self) -> Iterator[Any]:
         """Yields the next batch of each share of this rank, in the order of shares. Gradients of the batches are summed by DDP
-        in the passes of the last one."""
+        in the passes of the last one, and those of sharded models after it."""
         self._look()
         turn = self._turn = object()
-        self._sums.has_batch = True
+        self._sums.begin_batches()
         try:
             yield from self._drawn(turn)
+            self._reduced.conclude()
         finally:
             if self._turn is turn:
                 self._sums.has_batch = False
@@ -68,7 +71,7 @@ class Playing:
         if shares == (self._rank,):
             yield next(self._shares.of(self._rank))
             return
-        self._sums.begin(shares, parameters_of(self._wrappers.living))
+        self._sums.begin(shares, self._reduced.parameters)
         begun = PassState(module for root in self._trained.modules for module in root.modules())
         for share in shares:
             is_first = share == shares[0]
@@ -76,8 +79,8 @@ class Playing:
                 begun.put_back()
             with (
                 self._as(share, turn),
-                begun.sends(self._wrappers.living if is_first else ()),
-                self._wrappers.passes(share, lambda: self._turn is turn, sums=share == shares[-1]),
+                begun.sends(self._reduced.living if is_first else ()),
+                self._reduced.passes(share, lambda: self._turn is turn, sums=share == shares[-1]),
             ):
                 yield next(self._shares.of(share))
 

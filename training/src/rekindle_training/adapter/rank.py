@@ -15,6 +15,7 @@ from rekindle_training.adapter.sharding import Ranks
 from rekindle_training.adapter.snapshots import Snapshots
 from rekindle_training.adapter.sums import Sums
 from rekindle_training.adapter.trained import Trained
+from rekindle_training.adapter.whole_replicas import WholeReplicas, problem, refuse_indivisible
 from rekindle_training.data.shares import Shares
 from rekindle_training.environment import RankEnvironment
 from rekindle_training.processor.gate import Gate
@@ -35,6 +36,10 @@ class Rank:
     after_update: Callable[[], None] | None
     shares: Shares | None
     """Data that are divided into shares. None: the number of ranks cannot change."""
+    whole_replicas: WholeReplicas | None
+    """Modules that are sharded within each replica, whose number may change. None: there are none."""
+    fixed_by_shards: str
+    """Reason why the number of replicas of sharded modules cannot change. Empty: there are no such modules, or it can."""
     keeps_own_checkpoints: bool
     """True if the script has its own storage of checkpoints."""
 
@@ -58,9 +63,15 @@ class Rank:
         launcher_memory = LauncherMemory(entry.environment.own_state)
         peer_backup = PeerBackup(entry.environment, entry.communicator)
         shares = trained.data if isinstance(trained.data, Shares) else None
+        whole, fixed = None, ""
         if shares is not None:
             communicator = entry.communicator
             wrappers.sums = Sums(lambda: communicator.team, entry.environment.rank, communicator.places)
+            if sharded.mesh_infos:
+                refuse_indivisible(sharded, everybody)
+                if not (fixed := problem(sharded, (one for root in trained.modules for one in root.parameters()), everybody)):
+                    whole = WholeReplicas(sharded, wrappers.sums, entry.environment.rank)
+                    peer_backup.keeps_own = whole.spans_pods(entry.environment.ranks_per_pod)
         return cls(
             entry,
             trained,
@@ -72,6 +83,8 @@ class Rank:
             replicas,
             after_update,
             shares,
+            whole,
+            fixed,
             keeps_own_checkpoints,
         )
 
@@ -79,7 +92,8 @@ class Rank:
         """Returns what draws the batches of shares. None: the data are not divided into shares."""
         if self.shares is None:
             return None
-        return Playing(self.trained, self.shares, self.wrappers, self.environment.rank, lambda: self.communicator.team)
+        reduced = self.whole_replicas or self.wrappers
+        return Playing(self.trained, self.shares, reduced, self.environment.rank, lambda: self.communicator.team)
 
     def tell_update(self) -> None:
         """Calls the script's function that informs other ranks of an update, if there is one."""

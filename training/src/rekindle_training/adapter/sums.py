@@ -1,10 +1,12 @@
-"""Gradients of DistributedDataParallel, summed over the shares of a batch in the order of the shares.
+"""Gradients of a rank, summed over the shares of a batch in the order of the shares. Used for DistributedDataParallel, and for
+models that are sharded within each replica.
 
 A sum of floating-point numbers depends on its order. Here the order is that of the ranks of the job at full size, whichever of
 them are there. So a step has the same gradients, bit for bit, while some ranks carry the shares of others.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,7 +14,10 @@ import torch
 import torch.distributed as dist
 
 from rekindle_training.adapter.places import Places
+from rekindle_training.adapter.sharding import local
 from rekindle_training.adapter.team import Team
+
+OUTSIDE = "a backward pass is outside of `for batch in training.batches():`: make it before the next batch is drawn"
 
 
 class Sums:
@@ -24,8 +29,15 @@ class Sums:
         """Gradients of shares that are not summed yet, by share and parameter."""
         self.has_batch = False
         """True while the script goes through the batches of a step."""
+        self._is_open = False
+        """True if it has begun to go through them, and the gradients of a sharded model are not summed over replicas yet."""
         self.misuse = ""
         """Reason why this script could not carry the shares of others. Empty: none was seen."""
+        self.same_part: Collection[int] = ()
+        """Ranks that hold the same part of what is trained as this one, and sum its gradients. Empty: all do, and DDP sums."""
+
+    def begin_batches(self) -> None:
+        self.has_batch, self._is_open = True, bool(self.same_part)
 
     def begin(self, shares: Collection[int], parameters: Iterable[torch.nn.Parameter]) -> None:
         """Lets each share of this rank add to the gradients that are there, such as sums of earlier passes of the step."""
@@ -63,16 +75,22 @@ class Sums:
     def drop(self) -> None:
         """Drops what is apart: the step is repeated, or done."""
         self._apart.clear()
+        self._is_open = False
 
     def before_update(self) -> None:
         """Notes an update that does not have the gradients of all shares."""
-        if self.has_batch:
+        if self.has_batch or self._is_open:
             self.note("the script updates before its loop over training.batches() has ended: update after that loop")
 
     def note(self, misuse: str) -> None:
-        """Notes what a job of full size can do only. Raises Refused if ranks are missing, as the update would be another one."""
+        """Notes what a job of full size can do only.
+
+        Raises:
+            Refused: ranks are missing, as the update would be another one; or the model is sharded, as nothing but the loop over
+                the batches sums the gradients of its replicas.
+        """
         self.misuse = misuse
-        if not self._team().is_whole:
+        if self.same_part or not self._team().is_whole:
             self._places.refuse(misuse)
 
     def hook(self, _state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -81,7 +99,7 @@ class Sums:
         Each rank sums one part of the bucket, so that each gradient is sent twice, as in an all-reduce.
         """
         if not self.has_batch:
-            self.note("a backward pass is outside of `for batch in training.batches():`: make it before the next batch is drawn")
+            self.note(OUTSIDE)
         buffer = bucket.buffer()
         with self._places.ours():
             result = self._mean([*self._of_other_shares(bucket), buffer])
@@ -102,25 +120,75 @@ class Sums:
                 at += parameter.numel()
             yield flat
 
+    def over_replicas(self, parameters: Collection[torch.nn.Parameter]) -> None:
+        """Puts the mean over all shares into the gradients of a sharded model, which FSDP has reduced within each replica.
+
+        Called by all ranks together, when the last share of this rank has its gradients and those of the others are apart.
+        """
+        by_kind: defaultdict[tuple[torch.dtype, torch.device], list[torch.nn.Parameter]] = defaultdict(list)
+        held = set[torch.nn.Parameter]().union(*self._apart.values())
+        for parameter in parameters:
+            if parameter.grad is None and parameter in held:
+                parameter.grad = torch.zeros_like(parameter)
+            if parameter.grad is not None:
+                by_kind[parameter.grad.dtype, parameter.grad.device].append(parameter)
+        with self._places.ours(), torch.no_grad():
+            for alike in by_kind.values():
+                apart = [{one: held.get(one) for one in alike} for _, held in sorted(self._apart.items())]
+                mine = [_flat(alike, gradients) for gradients in [*apart, {one: one.grad for one in alike}]]
+                _spread_out(self._mean(mine), alike)
+        self.drop()
+
     def _mean(self, mine: list[torch.Tensor]) -> torch.Tensor:
+        """Returns the mean over all shares. Each of the ranks that hold the same part sums a piece of it."""
         team = self._team()
-        length, size = mine[0].numel(), team.size
-        part = -(-length // size)
+        peers = [rank for rank in team.members if not self.same_part or rank in self.same_part]
+        length, size = mine[0].numel(), len(peers)
+        part = -(-length // size) or 1
         sent = mine[0].new_zeros(size, len(mine), part)
         for number, gradients in enumerate(mine):
             padded = torch.nn.functional.pad(gradients, (0, part * size - length))
             sent[:, number] = padded.view(size, part)
-        counts = [len(team.shares(rank)) for rank in team.members]
-        received = sent.new_empty(len(team.carriers), part)
-        dist.all_to_all_single(received.view(-1), sent.view(-1), [count * part for count in counts], [len(mine) * part] * size)
-        order = {share: place for place, share in enumerate(share for rank in team.members for share in team.shares(rank))}
-        summed = received[order[0]].clone()
-        for share in range(1, len(team.carriers)):
-            summed += received[order[share]]
-        summed /= len(team.carriers)
+        counts = {rank: len(team.shares(rank)) for rank in peers}
+        shares = [share for rank in peers for share in team.shares(rank)]
+        received = sent.new_empty(len(shares), part)
+        come = [counts.get(rank, 0) * part for rank in team.members]
+        go = [len(mine) * part if rank in counts else 0 for rank in team.members]
+        dist.all_to_all_single(received.view(-1), sent.view(-1), come, go)
+        first, *others = sorted(range(len(shares)), key=shares.__getitem__)
+        summed = received[first].clone()
+        for place in others:
+            summed += received[place]
+        summed /= len(shares)
         whole = summed.new_empty(size * part)
-        dist.all_gather_into_tensor(whole, summed)
+        if size == team.size:
+            dist.all_gather_into_tensor(whole, summed)
+        else:
+            pieces = [part if rank in counts else 0 for rank in team.members]
+            dist.all_to_all_single(whole, summed.repeat(size), pieces, pieces)
         return whole[:length]
+
+
+def _flat(parameters: Iterable[torch.nn.Parameter], gradients: Mapping[torch.nn.Parameter, torch.Tensor | None]) -> torch.Tensor:
+    """Returns this rank's part of some gradients in one tensor, with zeros for those that are not there."""
+    found = ((parameter, gradients[parameter]) for parameter in parameters)
+    return torch.cat(
+        [
+            (torch.zeros_like(local(parameter), dtype=parameter.grad.dtype) if gradient is None else local(gradient)).reshape(-1)
+            for parameter, gradient in found
+            if parameter.grad is not None
+        ]
+    )
+
+
+def _spread_out(flat: torch.Tensor, parameters: Iterable[torch.nn.Parameter]) -> None:
+    """Puts this rank's part of some gradients back into their tensors."""
+    at = 0
+    for parameter in parameters:
+        assert parameter.grad is not None
+        held = local(parameter.grad)
+        held.copy_(flat[at : at + held.numel()].view(held.shape))
+        at += held.numel()
 
 
 def parameters_of(ddps: Iterable[Any]) -> list[torch.nn.Parameter]:

@@ -16,7 +16,7 @@ from rekindle_training.manager.rank_process import RankLost, RankProcess, Rebuil
 from rekindle_training.manager.repair import START_SECONDS, Repair
 from rekindle_training.manager.replacements import CannotRepair, Nobody
 from rekindle_training.manager.reports import FAILED, RECOVERED, UPGRADE
-from rekindle_training.manager.team import sent, with_
+from rekindle_training.manager.team import replicas, sent, with_
 
 log = logging.getLogger(__name__)
 
@@ -135,7 +135,7 @@ class Growth:
 
     def _plan(self, standstill: Standstill) -> Plan:
         transfers = procedures.sources(sorted(self._membership.present), self.ranks, standstill.replicas)
-        then = with_(self._before, self.ranks)
+        then = with_(self._before, self.ranks, replicas(len(self._before), standstill.replicas.values()))
         has: dict[int, set[int]] = {rank: set() for rank in self.ranks | self._membership.present}
         for share, carrier in enumerate(self._before):
             has[carrier].add(share)

@@ -32,6 +32,7 @@ from rekindle_training.manager.reports import (
     RETRY_FAILED,
     STOPPED,
 )
+from rekindle_training.manager.team import replicas
 from rekindle_wire.training_pb2 import Standing
 
 log = logging.getLogger(__name__)
@@ -333,9 +334,14 @@ class Recovery:
         if not (_succeeds(lambda: refuse_final(membership)) and (goes_back or _succeeds(lambda: plan(positions)))):
             return []
         repairs = [RECOVER] if vacant else [RETRY, RECOVER]
-        if not fixed_size(standing) and len(membership.present) > self._means.ranks_per_pod:
+        if not fixed_size(standing) and len(membership.present) > self._ranks_that_leave(standing):
             repairs.append(DOWNGRADE)
         return [*repairs, DUMP] if _succeeds(lambda: plan_of_save(membership, standing)) else repairs
+
+    def _ranks_that_leave(self, standing: Standings) -> int:
+        """Returns the least number of ranks that leave together: those of a pod, or those of a replica."""
+        whole = replicas(self._means.membership.world_size, (at.replicas for at in standing.values()))
+        return max(self._means.ranks_per_pod, len(whole[0]))
 
     def _dismiss_others(self, ranks: frozenset[int]) -> None:
         """Dismisses processes of a rank that a backup has taken: those started in its pod, or in a further backup pod."""

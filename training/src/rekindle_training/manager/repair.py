@@ -20,7 +20,7 @@ from rekindle_training.manager.procedures import NoReplica, Plan
 from rekindle_training.manager.rank_process import RankLost, RankProcess, RebuildFailed, StepFailed, launcher_of
 from rekindle_training.manager.rendezvous_store import Store
 from rekindle_training.manager.replacements import CannotRepair, Futile, InPlace, LoopsDiffer, Nobody
-from rekindle_training.manager.team import sent, without
+from rekindle_training.manager.team import replicas, sent, without
 from rekindle_wire.training_pb2 import Standing
 
 log = logging.getLogger(__name__)
@@ -261,7 +261,7 @@ class Repair:
     ) -> Plan:
         """Returns the plan with the shares that ranks carry for those that leave, or are missing."""
         before = self._membership.carriers
-        then = without(before, leaving)
+        then = without(before, leaving, replicas(len(before), (at.replicas for at in standing.values())))
         held = {one.rank: one.own_state for at in standing.values() for one in at.kept if one.step == found.step}
         has = {rank: at.shares for rank, at in standing.items() if rank not in {*replaced, *leaving}}
         transfers = tuple(pair for pair in found.transfers if pair[1] not in leaving)

@@ -1,8 +1,12 @@
-"""Decides which rank carries whose share of a batch when ranks leave or come back."""
+"""Decides which rank carries whose share of a batch when replicas leave or come back.
+
+A replica is a rank, or all ranks over which one model is sharded. Its shares are carried by one other replica, each by the rank
+that holds the same part of what is trained.
+"""
 
 import heapq
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from rekindle_training.manager.replacements import CannotRepair
 from rekindle_wire.training_pb2 import Share
@@ -11,35 +15,104 @@ Carriers = tuple[int, ...]
 """Rank that carries the share of each rank, by rank. Empty: each carries its own."""
 Held = Mapping[int, bytes]
 """Own state of ranks at one step, by rank, with that of the shares that they carry."""
+Replicas = Sequence[Sequence[int]]
+"""Ranks of each replica. Those at the same place hold the same part of what is trained."""
 
 
-def without(carriers: Carriers, leaving: Collection[int]) -> Carriers:
-    """Returns the carriers when ranks have left. The share of each goes to the rank that stays and carries the fewest.
+def replicas(ranks: int, holders: Iterable[Collection[int]]) -> Replicas:
+    """Returns the ranks of each replica.
 
-    The first rank carries the share of rank 0, since wrappers take buffers from the first rank of their group.
+    Args:
+        ranks: number of ranks of the job.
+        holders: ranks that hold the same part, as each live rank says. Empty: all do.
 
     Raises:
-        CannotRepair: no rank stays.
+        CannotRepair: no live rank holds a part, or parts are held by different numbers of ranks.
     """
-    stay = set(carriers) - set(leaving)
+    parts = sorted({tuple(sorted(held)) for held in holders if held})
+    if not parts:
+        return [(rank,) for rank in range(ranks)]
+    if sorted(rank for part in parts for rank in part) != list(range(ranks)):
+        missing = min(set(range(ranks)) - {rank for part in parts for rank in part}, default=0)
+        raise CannotRepair(f"no rank that is left holds the shard of rank {missing}, or ranks disagree on who does")
+    if len(numbers := {len(part) for part in parts}) > 1:
+        raise CannotRepair(
+            f"some shards are held by {min(numbers)} ranks and others by {max(numbers)}: there are no whole replicas"
+        )
+    return list(zip(*parts, strict=True))
+
+
+def without(carriers: Carriers, leaving: Collection[int], whole: Replicas = ()) -> Carriers:
+    """Returns the carriers when ranks have left. The shares of a replica go to the one that stays and carries the fewest.
+
+    The first replica carries the shares of the first one, since wrappers take buffers from the first rank of their group.
+
+    Args:
+        whole: all replicas of the job. Empty: each rank is one.
+
+    Raises:
+        CannotRepair: no rank stays, or a part of a replica does.
+    """
+    size = _Size(carriers, whole)
+    stay = size.present - size.numbers(leaving)
     if not stay:
         raise CannotRepair("no rank would be left to train")
-    found = [carrier if carrier in stay else None for carrier in carriers]
+    found = [carrier if carrier in stay else None for carrier in size.carriers]
     found[0] = min(stay)
     carried = Counter(found)
-    fewest = sorted((carried[rank], rank) for rank in stay)
+    fewest = sorted((carried[one], one) for one in stay)
     for share, carrier in enumerate(found):
         if carrier is None:
             number, found[share] = fewest[0]
             heapq.heapreplace(fewest, (number + 1, fewest[0][1]))
-    return tuple(carrier for carrier in found if carrier is not None)
+    return size.of_ranks([carrier for carrier in found if carrier is not None])
 
 
-def with_(carriers: Carriers, returning: Collection[int]) -> Carriers:
-    """Returns the carriers when ranks have come back: each carries its own share again."""
-    found = [share if share in returning else carrier for share, carrier in enumerate(carriers)]
+def with_(carriers: Carriers, returning: Collection[int], whole: Replicas = ()) -> Carriers:
+    """Returns the carriers when ranks have come back: each carries its own share again.
+
+    Args:
+        whole: all replicas of the job. Empty: each rank is one.
+
+    Raises:
+        CannotRepair: only a part of a replica comes back.
+    """
+    size = _Size(carriers, whole)
+    back = size.numbers(returning)
+    found = [share if share in back else carrier for share, carrier in enumerate(size.carriers)]
     found[0] = min(found)
-    return tuple(found)
+    return size.of_ranks(found)
+
+
+class _Size:
+    """Size of a job in replicas, which are numbered in the order of their first ranks."""
+
+    def __init__(self, carriers: Carriers, whole: Replicas) -> None:
+        self._whole = whole or [(rank,) for rank in range(len(carriers))]
+        self._number = {rank: number for number, ranks in enumerate(self._whole) for rank in ranks}
+        self.carriers = [self._number[carriers[ranks[0]]] for ranks in self._whole]
+        """Replica that carries the shares of each one."""
+        self.present = set(self.carriers)
+
+    def numbers(self, ranks: Collection[int]) -> set[int]:
+        """Returns the replicas of some ranks. Raises CannotRepair where a replica has further ranks."""
+        found = {self._number[rank] for rank in ranks}
+        for number in sorted(found):
+            if further := sorted(set(self._whole[number]) - set(ranks)):
+                raise CannotRepair(
+                    f"ranks {sorted(self._whole[number])} are one replica, and rank {further[0]} of it is not named: its pods "
+                    "leave and come back together (`pods` in the annotation rekindle.io/elastic)"
+                )
+        return found
+
+    def of_ranks(self, carriers: Sequence[int]) -> Carriers:
+        """Returns the rank that carries the share of each rank."""
+        found = {
+            rank: self._whole[carrier][place]
+            for number, carrier in enumerate(carriers)
+            for place, rank in enumerate(self._whole[number])
+        }
+        return tuple(found[rank] for rank in range(len(found)))
 
 
 def sent(then: Sequence[int], before: Sequence[int], has: Mapping[int, Collection[int]], held: Held) -> dict[int, list[Share]]:
