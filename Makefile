@@ -84,6 +84,12 @@ lock: ## resolve requirements.lock and the locks of the images again; UPGRADE=1 
 		--output-file $(IMAGES)/control-plane.lock
 	@$(UV_COMPILE) --no-annotate training/pyproject.toml --constraints $(LOCK) --output-file $(IMAGES)/training.lock
 
+.PHONY: images
+images: setup ## build the images of the last commit into build/images, with digests and SBOMs; REGISTRY=... PUSH=1 pushes them
+	python deploy/build_images.py $(if $(REGISTRY),--registry $(REGISTRY)) $(if $(PUSH),--push) $(if $(TOOL),--tool $(TOOL)) \
+		$(if $(PYTHON_IMAGE),--python-image $(PYTHON_IMAGE)) $(if $(TRAINING_BASE),--training-base $(TRAINING_BASE)) \
+		$(if $(SOURCE),--source $(SOURCE))
+
 .PHONY: bench
 bench: setup ## measure recoveries on this machine, side by side with their floors
 	python -P -m benchmarks
