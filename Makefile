@@ -5,9 +5,9 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PYTHONPATH := $(CURDIR)
 
 LOCK := requirements.lock
-UV_COMPILE = uv pip compile pyproject.toml training/pyproject.toml --extra demo --extra kubernetes --group dev --universal --python-version 3.11 \
-	--generate-hashes --no-emit-index-url --no-emit-find-links --no-emit-package rekindle-recovery-training \
-	--custom-compile-command "make lock" --quiet
+IMAGES := deploy/images
+UV_COMPILE = uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+	--no-emit-package rekindle-recovery-training --custom-compile-command "make lock" --quiet
 
 .PHONY: help
 help: ## list the targets
@@ -76,9 +76,19 @@ api: setup ## generate docs/api.md from the signatures and docstrings of what pr
 	python -m docs.api
 
 .PHONY: lock
-lock: ## resolve requirements.lock again; UPGRADE=1 takes newer versions too
+lock: ## resolve requirements.lock and the locks of the images again; UPGRADE=1 takes newer versions too
 	@command -v uv >/dev/null || .ci/setup
-	@$(UV_COMPILE) $(if $(UPGRADE),--upgrade) --output-file $(LOCK)
+	@$(UV_COMPILE) pyproject.toml training/pyproject.toml --extra demo --extra kubernetes --group dev \
+		$(if $(UPGRADE),--upgrade) --output-file $(LOCK)
+	@$(UV_COMPILE) --no-annotate pyproject.toml training/pyproject.toml --extra kubernetes --constraints $(LOCK) \
+		--output-file $(IMAGES)/control-plane.lock
+	@$(UV_COMPILE) --no-annotate training/pyproject.toml --constraints $(LOCK) --output-file $(IMAGES)/training.lock
+
+.PHONY: images
+images: setup ## build the images of the last commit into build/images, with digests and SBOMs; REGISTRY=... PUSH=1 pushes them
+	python deploy/build_images.py $(if $(REGISTRY),--registry $(REGISTRY)) $(if $(PUSH),--push) $(if $(TOOL),--tool $(TOOL)) \
+		$(if $(PYTHON_IMAGE),--python-image $(PYTHON_IMAGE)) $(if $(TRAINING_BASE),--training-base $(TRAINING_BASE)) \
+		$(if $(SOURCE),--source $(SOURCE))
 
 .PHONY: bench
 bench: setup ## measure recoveries on this machine, side by side with their floors
