@@ -6,6 +6,7 @@ from typing import Any
 
 from temporalio.testing import ActivityEnvironment
 
+from activities.pod_recreation import MOST_MOVED
 from activities.pods import PodActivities
 from rekindle.model import account, explained, node_record
 from rekindle.model import stress as stress_values
@@ -440,7 +441,7 @@ def worn(job: Job, sighting: Sighting) -> JobState:
     found = bad(found, sighting).with_(links=(OnBackup(ranks=EVERY_SECOND, maintenance=TEXT),), question=question)
     case = cases.next_case(found.with_(problems=()), NOW)
     assert case
-    return job_reducers.judged(found, case, f"given_up: {TEXT}").with_(small=smallest(job))
+    return elastic.without_missing(job_reducers.judged(found, case, f"given_up: {TEXT}").with_(small=smallest(job)))
 
 
 def smallest(job: Job) -> Small:
@@ -453,8 +454,10 @@ def smallest(job: Job) -> Small:
         by_hand=True,
         size=999_999,
         attempt="u" * 50,
-        old=dict.fromkeys(missing[: elastic.MOST_HOLDERS], "u" * HOLDER_LENGTH),
-        there=missing[: elastic.MOST_HOLDERS],
+        old=dict.fromkeys(missing[-elastic.MOST_HOLDERS :], "u" * HOLDER_LENGTH),
+        lingering=missing,
+        there=missing[: elastic.MOST_THERE],
+        hurried=elastic.MOST_HURRIED,
         try_at=NOW,
         last_try=TEXT,
     )
@@ -582,7 +585,11 @@ async def examples(job: Job) -> list[Any]:
         StandbysRequest(job_id=job.id, count=MOST_STANDBYS, avoid_nodes=avoided),
         StandbysNow(standbys=sighting.standbys),
         LeftRequest(job_id=job.id, pod_ranks=tuple(range(job.pods))),
-        SweepRequest(job_id=job.id, pods=tuple(pod_ref(rank) for rank in range(job_reducers.KEPT_PODS))),
+        SweepRequest(
+            job_id=job.id,
+            pods=tuple(pod_ref(rank) for rank in range(job_reducers.KEPT_PODS)),
+            have_left=dict.fromkeys(range(elastic.MOST_HOLDERS), "u" * HOLDER_LENGTH),
+        ),
         Survey(exists=True, sighting=sighting, nodes=looked_at),
         SurveyRequest(job_id=job.id, nodes=looked_at),
         RecoveryEnd(settled=True, words=TEXT, verdict=verdict(job)),
@@ -614,11 +621,15 @@ async def examples(job: Job) -> list[Any]:
         Replacement(old=pod_ref(1), backup=pod_ref(2)),
         RecreationRequest(
             job_id=job.id,
-            held=tuple(Held(pod_rank=rank, holder="u" * HOLDER_LENGTH, told=True) for rank in range(MOST_REPLACED)),
+            held=tuple(Held(pod_rank=rank, holder="u" * HOLDER_LENGTH, told=True) for rank in range(0, job.pods, 2)),
             lost_nodes=avoided,
             within=Limits().replacement_scheduled,
         ),
-        Recreation(moved=(Switched(pod_rank=1, before=pod_ref(1), after=pod_ref(2)),) * MOST_REPLACED, missing=TEXT * 5),
+        Recreation(
+            moved=(Switched(pod_rank=1, before=pod_ref(1), after=pod_ref(2)),) * MOST_MOVED,
+            came=tuple(range(0, job.pods, 2)),
+            missing=TEXT * 5,
+        ),
         BackupRequest(job_id=job.id, pod_rank=1, name_suffix="1", avoid_nodes=avoided, spare=spare_wish()),
         EndSession(job_id=job.id, session=TEXT, reason=TEXT),
         EventRequest(job_id=job.id, event=event),
