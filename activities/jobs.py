@@ -4,12 +4,14 @@ react to its cancellation."""
 import asyncio
 from contextlib import suppress
 from datetime import timedelta
+from typing import Any
 
 from temporalio import activity
 from temporalio.client import (
     Client,
     WorkflowExecutionStatus,
     WorkflowFailureError,
+    WorkflowHandle,
     WorkflowQueryRejectedError,
     WorkflowUpdateFailedError,
     WorkflowUpdateRPCTimeoutOrCancelledError,
@@ -29,7 +31,7 @@ from rekindle.model.links import OnBackup
 from rekindle.model.mode import Outcome
 from rekindle.model.state import JobStatus
 from rekindle.model.verdict import Verdict
-from rekindle.policy.modes.mode_table import LAST
+from rekindle.policy.modes.mode_table import LAST, MODES, About
 from rekindle.temporal import Attributes, living
 
 
@@ -173,7 +175,7 @@ class JobActivities:
             except WorkflowFailureError as error:
                 stops_pods = runs_mode(workflow_id, LAST.mode)  # a cancellation half-way would leave the job without pods
                 settled = isinstance(error.cause, CancelledError) and not stops_pods
-                return RecoveryEnd(settled=settled, words=str(error.cause))
+                return RecoveryEnd(settled=settled or await _has_waited_only(handle), words=str(error.cause))
             except RPCError as error:
                 if error.status is not RPCStatusCode.NOT_FOUND:
                     raise
@@ -191,6 +193,19 @@ class JobActivities:
                 if error.status is not RPCStatusCode.NOT_FOUND:
                     raise
 
+
+async def _has_waited_only(ended: WorkflowHandle[Any, Verdict]) -> bool:
+    """Returns whether a change of the job's size was ended before it ordered anything. Training is as it was."""
+    if not any(runs_mode(ended.id, row.mode) for row in MODES if row.about is About.SIZE):
+        return False
+    scheduled = [
+        event.activity_task_scheduled_event_attributes.activity_type.name async for event in ended.fetch_history_events()
+    ]
+    return ORDER not in scheduled
+
+
+ORDER = "deliver_order"
+"""Activity by which a recovery sends an order to the training side."""
 
 KNOWN = timedelta(milliseconds=1)
 """Time limit of a request for an answer that is already known, because it came with the acceptance of the update: the reason of a

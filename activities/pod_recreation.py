@@ -18,6 +18,9 @@ from rekindle.model.keys import POD_TYPE
 from rekindle.model.situation import PodRef, Switched
 from rekindle.policy.detection.pod_ranks import rank_of
 
+MOST_MOVED = 64
+"""Maximum number of new pods that are described. A job may have thousands, whose descriptions exceed a payload."""
+
 
 class MakingAnew:
     """Wait for all ranks at once, so that a late pod does not delay the others."""
@@ -62,7 +65,7 @@ class MakingAnew:
         return more or ended or self._is_enough(self._made(pods))
 
     def _is_enough(self, made: Recreation) -> bool:
-        return not made.missing or 0 < self._request.enough <= len(made.moved)
+        return not made.missing or 0 < self._request.enough <= len(made.came)
 
     # ---- the pods that go
 
@@ -101,9 +104,10 @@ class MakingAnew:
 
     def _made(self, pods: Sequence[Pod]) -> Recreation:
         new = {rank: pod for pod in pods if (rank := rank_of(pod)) is not None and self._is_new(pod)}
-        moved = [Switched(pod_rank=rank, before=self._old(rank), after=_ref(pod)) for rank, pod in sorted(new.items())]
+        first = sorted(new.items())[:MOST_MOVED]
+        moved = [Switched(pod_rank=rank, before=self._old(rank), after=_ref(pod)) for rank, pod in first]
         missing = [self._why(rank, pods) for rank in sorted(self._held) if rank not in new]
-        return Recreation(moved=tuple(moved), missing=few(missing))
+        return Recreation(moved=tuple(moved), came=tuple(sorted(new)), missing=few(missing))
 
     def _is_new(self, pod: Pod) -> bool:
         stays = not self._goes(pod) and pod.metadata.deletion_timestamp is None

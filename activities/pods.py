@@ -360,11 +360,18 @@ class PodActivities:
 
     @activity.defn
     async def sweep(self, request: SweepRequest) -> None:
-        """Deletes the few pods that recoveries left behind."""
+        """Deletes pods that recoveries left behind, and those of ranks that have left the job."""
         with translating_errors():
             async with heartbeating():
-                for pod in request.pods:
+                for pod in (*request.pods, *await self._still_there(request)):
                     await self._cluster.ensure_deleted(request.job_id, pod.name, pod.uid, 0)
+
+    async def _still_there(self, request: SweepRequest) -> list[PodRef]:
+        """Returns the pods that ranks had when they left, and not those that follow them."""
+        if not request.have_left:
+            return []
+        pods = [ref(pod) for pod in await self._cluster.pods(request.job_id) if not is_backup(pod)]
+        return [pod for pod in pods if pod.rank is not None and _has_left(pod, request.have_left.get(pod.rank, ""))]
 
     @activity.defn
     async def delete_pods(self, request: StopRequest) -> PodCount:
@@ -481,6 +488,10 @@ def _holder(pods: Iterable[Pod], request: BackupRequest) -> Pod:
         if ref(pod).rank == request.pod_rank and not is_backup(pod) and pod.metadata.deletion_timestamp is None:
             return pod
     raise NotFound(f"no pod of job {request.job_id} holds pod rank {request.pod_rank}")
+
+
+def _has_left(pod: PodRef, holder: str) -> bool:
+    return bool(holder) and pod.uid.startswith(holder)
 
 
 def _left(within: timedelta) -> timedelta:

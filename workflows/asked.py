@@ -54,11 +54,7 @@ async def _answer(mode: ModeWorkflow, situation: Situation, why: str) -> Report 
     """Returns the report about the repeated step; None: there is none, or it was lost too."""
     job, situation = mode.context.job, await open_recovery(mode, situation)
     if Strategy.RETRY not in situation.offers:
-        raise (
-            Ends(Outcome.ESCALATE, f"{why}, and training cannot repeat its step")
-            if situation.faulty
-            else _restart(why, "training cannot repeat its step")
-        )
+        raise _cannot_repeat(situation, why)
     mode.situation = situation.with_(ordered=(Strategy.RETRY,), answer_by=None)
     pods = faulty_ranks.pods_of(job, situation.announced)
     order = orders.change_strategy(job.id, situation.attempt, Strategy.RETRY, situation.announced, pods)
@@ -74,6 +70,16 @@ async def _answer(mode: ModeWorkflow, situation: Situation, why: str) -> Report 
             await mode.until(is_decided, job.limits.status_lost, "the report of the step may be lost")
         await mode.comes_back(is_decided)
         return mode.next_report(ReportKind.STATUS)
+
+
+def _cannot_repeat(situation: Situation, why: str) -> Ends:
+    """Returns the end of a mode whose training cannot prove that it goes on, as MindIO cannot with missing replicas. It may still
+    save its state."""
+    if situation.faulty:
+        return Ends(Outcome.ESCALATE, f"{why}, and training cannot repeat its step")
+    if Strategy.DUMP in situation.offers:
+        return Ends(Outcome.ESCALATE, f"{why}, and training can only save its state", training=Training.SAVES)
+    return _restart(why, "training cannot repeat its step")
 
 
 def _restart(why: str, reason: str) -> Ends:

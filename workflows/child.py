@@ -6,6 +6,7 @@ from typing import Any
 from temporalio import workflow
 from temporalio.common import SearchAttributePair, TypedSearchAttributes
 from temporalio.exceptions import (
+    ActivityError,
     ApplicationError,
     CancelledError,
     ChildWorkflowError,
@@ -112,7 +113,8 @@ class Child:
         try:
             return await self._watch(self._handle)
         except ChildWorkflowError as error:
-            return self._without_result(error)
+            verdict = self._without_result(error)
+        return await self._unless_it_waited(verdict) if self.was_terminated and self._row.about is About.SIZE else verdict
 
     async def _watch(self, child: ChildWorkflowHandle[object, Verdict]) -> Verdict:
         limit, patience = self._row.deadline(self._job.limits), self._job.limits.clean_up
@@ -157,6 +159,18 @@ class Child:
         if self._row.about is About.SIZE and not verdict.was_interrupted:  # training is untouched, so that nothing has to follow
             return verdict.with_(outcome=Outcome.IGNORED, reason=reason)
         return verdict.with_(outcome=Outcome.ESCALATE, reason=reason)
+
+    async def _unless_it_waited(self, verdict: Verdict) -> Verdict:
+        """Returns the verdict of a change of the size that was terminated from outside. If it had ordered nothing, training is
+        as it was, and nothing has to follow."""
+        try:
+            end = await steps.await_recovery_end(self.id)
+        except ActivityError:
+            return verdict
+        if not end.settled:
+            return verdict
+        reason = f"{verdict.reason}; it had ordered nothing, and training goes on as before"
+        return verdict.with_(outcome=Outcome.IGNORED, reason=bounds.reason(reason), training=None)
 
     def _without_result(self, error: ChildWorkflowError) -> Verdict:
         """Returns the verdict of a child workflow without result.

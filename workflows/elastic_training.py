@@ -8,7 +8,7 @@ meanwhile is announced with the first, and both pods leave.
 from temporalio import workflow
 
 from rekindle.ids import Workflows
-from rekindle.model.dialogue import Report, ReportKind, Strategy
+from rekindle.model.dialogue import Report, Strategy
 from rekindle.model.elastic import Resized
 from rekindle.model.incident import ModeRequest, RecoveryContext
 from rekindle.model.mode import Mode
@@ -27,6 +27,7 @@ CHOSEN = 201
 @workflow.defn(name=Workflows.ELASTIC_TRAINING, failure_exception_types=[Exception])
 class ElasticTraining(ProcessLevel):
     MODE = Mode.ELASTIC_TRAINING
+    LOADS = False
     left: tuple[int, ...] = ()
     """Pod ranks that have left. Empty: none has, yet."""
 
@@ -80,11 +81,7 @@ class ElasticTraining(ProcessLevel):
         order = orders.further_pods_exit(job.id, here.attempt, told)
         if not await self.order(order, self.patience):
             raise self.ends_all(self.lost_manager or f"the order `{order.name}` could not be delivered in time")
-        await self.await_answer(job.limits.scale_in, f"wait for the report of {Strategy.DOWNGRADE}")
-        if answered := self.next_report(ReportKind.STATUS):
-            self.went_on_at = None if answered.code else self.answered_at
-            return pods, answered
-        raise self.no_answer(Strategy.DOWNGRADE, job.limits.scale_in)
+        return pods, await self.answered(Strategy.DOWNGRADE, job.limits.scale_in)
 
     async def _small(self, pods: tuple[int, ...], report: Report) -> str:
         self.left, note = pods, ""

@@ -29,12 +29,14 @@ from rekindle.policy.modes.cases import Case
 from rekindle.policy.modes.mode_table import LAST, About, row_of
 from rekindle.policy.operations import links
 from rekindle.policy.placement import avoided_nodes, node_records, spares, standbys
+from rekindle.policy.training_sides.table import side_of
 from workflows import attachments, faults, given_up, job_reducers, metrics, steps
 from workflows.approvals import Approvals
 from workflows.child import Child
 from workflows.dialogue import Dialogue, cancel_and_forget
 from workflows.job_context import JobContext
 from workflows.journal import Journal, event_of
+from workflows.leftover_pods import delete_backups
 from workflows.platform import Platform
 
 STAND = (About.RANKS, About.LINKS, About.CHECKS)
@@ -82,6 +84,8 @@ class IncidentRun:
         self._verdicts: list[Verdict] = []
         self._was_terminated = False
         """True if the last mode was terminated from outside. That says nothing about the faults, so they are judged again."""
+        self._repeated: set[Mode] = set()
+        """Modes that were carried out again because they were terminated."""
 
     # ---- what the entity passes on
 
@@ -281,10 +285,27 @@ class IncidentRun:
             self._was_terminated, self._child = self._child.was_terminated, None
         self._known.state = job_reducers.with_refusing(self._known.state, verdict.failed_on, workflow.now())
         tried = (*self._situation.tried, mode)
+        if self._was_terminated and verdict.outcome is Outcome.IGNORED:
+            await delete_backups(self._known)
+        elif self._may_repeat(mode):
+            tried = self._situation.tried
+            verdict = verdict.with_(reason=bounds.reason(f"{verdict.reason}; it is carried out again"), training=None)
         learnt = verdict.situation or self._situation
         self._situation = learnt.with_(faults=self.case.faults, tried=tried, unread=verdict.unread)
         self._journal.words.mode_ended(verdict, self._situation)
         return verdict.with_(situation=None)
+
+    def _may_repeat(self, mode: Mode) -> bool:
+        """Returns whether a mode that was terminated from outside is carried out again, once. It is unknown how far it came."""
+        row, side = row_of(mode), side_of(self._known.state.job)
+        if not (self._was_terminated and row.repeats and side.scales_at_will) or mode in self._repeated:
+            return False
+        is_over = self._ending or bool(self._stopped())
+        if is_over or (row.hands_over and self._news()):  # a fault comes first, and which pods train is unknown
+            return False
+        self._repeated.add(mode)
+        self._receipt_to = ""
+        return True
 
     def _order_of_the_receipt(self, mode: Mode, context: RecoveryContext) -> Order | None:
         """Returns the first order, if the receipt of the faults can carry it; None: it cannot.
@@ -410,7 +431,7 @@ class IncidentRun:
 
 def _answer(verdicts: list[Verdict], mode: Mode | None) -> Verdict:
     """Returns the answer to the request for a mode. The mode that saves the state first may come before it."""
-    first, last = next((verdict for verdict in verdicts if verdict.mode is mode), verdicts[0]), verdicts[-1]
+    first, last = next((verdict for verdict in reversed(verdicts) if verdict.mode is mode), verdicts[0]), verdicts[-1]
     return last if first is last else last.with_(asked=Own(outcome=first.outcome, reason=first.reason))
 
 

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
-from rekindle.policy.modes import cases
+from rekindle.policy.modes import cases, elastic
 from workflows import steps
 from workflows.dialogue import cancel_and_forget
 from workflows.job_context import JobContext
@@ -25,7 +25,7 @@ class LeftoverPods:
 
     def due(self, now: datetime) -> datetime | None:
         """Returns when the next deletion is to be tried. None: no pods were left behind."""
-        if not self._known.state.left_behind:
+        if not (self._known.state.left_behind or elastic.to_sweep(self._known.state)):
             self._at = None
         elif self._at is None:
             self._at = now + self._pause
@@ -38,7 +38,8 @@ class LeftoverPods:
             interrupted: there is something else to do, which must not wait.
         """
         state, self._at = self._known.state, None
-        sweeping = steps.sweep(state.job.id, state.left_behind)
+        have_left = elastic.to_sweep(state)
+        sweeping = steps.sweep(state.job.id, state.left_behind, have_left)
         await workflow.wait_condition(lambda: sweeping.done() or interrupted())
         if not sweeping.done():
             cancel_and_forget(sweeping)
@@ -47,7 +48,7 @@ class LeftoverPods:
             workflow.logger.warning("pods left to be deleted later", extra={"error": str(error)})
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
             return False
-        self._known.state = self._known.state.with_(left_behind=())
+        self._known.state = elastic.swept(self._known.state.with_(left_behind=()), have_left)
         self._pause = FIRST_PAUSE
         return True
 

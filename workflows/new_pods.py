@@ -301,7 +301,7 @@ class NewPods(ProcessLevel):
         about = [fault for fault in self.faults if any(one.left_behind(fault) for one in self.moved)]
         verdict, left = super().recovered(reason), (Handled.of(fault) for fault in about)
         handled = tuple(dict.fromkeys((*verdict.handled, *left)))
-        return verdict.with_(handled=handled, switched=tuple(self.moved), left_behind=self.left_behind)
+        return verdict.with_(handled=handled, switched=tuple(self.moved[:MOST_REPLACED]), left_behind=self.left_behind)
 
 
 def _is_gone(error: ActivityError) -> bool:

@@ -4,8 +4,6 @@ Child of `TrainingJob`, or a front of a client. Training stops, the faults are a
 carries it out. It has recovered when one more step is completed.
 """
 
-from datetime import timedelta
-
 from temporalio import workflow
 
 from rekindle.ids import Workflows
@@ -22,6 +20,7 @@ from workflows.process_level import ProcessLevel, answer
 @workflow.defn(name=Workflows.ONLINE_RETRY, failure_exception_types=[Exception])
 class OnlineRetry(ProcessLevel):
     MODE = Mode.ONLINE_RETRY
+    LOADS = False
 
     @workflow.init
     def __init__(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> None:
@@ -36,13 +35,6 @@ class OnlineRetry(ProcessLevel):
         async with self.phase("the step is repeated"):
             await self._routes_settle()
             return await self._repeat()
-
-    async def await_answer(self, within: timedelta, why: str) -> None:
-        """Waits for the answer. As nothing has to load, a report that may be lost is waited for less long than in other modes."""
-        until = workflow.now() + within
-        await self.until(lambda: self.is_answered() or self.may_be_lost(), within, why)
-        left = min(self.context.job.limits.status_lost, until - workflow.now())
-        await self.until(self.is_answered, left, f"{why}, which may be lost")
 
     async def _routes_settle(self) -> None:
         of_network = any(one.type is FaultType.NETWORK for one in self.situation.announced)

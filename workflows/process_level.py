@@ -52,6 +52,9 @@ class ProcessLevel(NonInterruptible):
     """True if so much time passes between the opening and the order that training must be known to stand, and to accept the
     order."""
 
+    LOADS = True
+    """False if nothing has to load before the answer to the order, so that a report that may be lost is waited for less long."""
+
     EXPECTS = (ReportKind.STOP_COMPLETE, ReportKind.STRATEGIES, ReportKind.STATUS)
 
     # ---- the procedure's parts
@@ -101,7 +104,15 @@ class ProcessLevel(NonInterruptible):
         """
         self.mended = self._told_by_others()
         await self._strategy(order)
-        await self.await_answer(within, f"wait for the report of {order.name}")
+        return await self.answered(order.name, within)
+
+    async def answered(self, order: str, within: timedelta) -> Report:
+        """Returns the training side's answer to an order that was sent. If it may be lost, training is asked.
+
+        Raises:
+            Ends: there is none.
+        """
+        await self.await_answer(within, f"wait for the report of {order}")
         await self.comes_back(self.is_answered)
         if self._reports_another_fault():
             await self.until(lambda: self.has_report(ReportKind.STATUS), NEWS, "the status may cross the report of a fault")
@@ -114,7 +125,7 @@ class ProcessLevel(NonInterruptible):
             known = self.known
             info = await asked_whether_it_trains(self, lambda fault: not not_among((fault,), known))
             return Report(kind=ReportKind.STATUS, info=info)
-        raise self.no_answer(order.name, within)
+        raise self.no_answer(order, within)
 
     async def _strategy(self, order: Order) -> None:
         if not self.told_first:
@@ -174,7 +185,11 @@ class ProcessLevel(NonInterruptible):
 
     async def await_answer(self, within: timedelta, why: str) -> None:
         """Waits until the training side has answered, can no longer answer, or the time is over."""
-        await self.until(self.is_answered, within, why)
+        until = workflow.now() + within
+        await self.until(lambda: self.is_answered() or (not self.LOADS and self.may_be_lost()), within, why)
+        if not self.LOADS:
+            left = min(self.context.job.limits.status_lost, until - workflow.now())
+            await self.until(self.is_answered, left, f"{why}, which may be lost")
 
     def is_answered(self) -> bool:
         """Returns whether the order was answered, or can no longer be."""

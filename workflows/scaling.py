@@ -19,7 +19,6 @@ from rekindle.model.dialogue import FaultRank, Order, Report, ReportKind, Strate
 from rekindle.model.elastic import Resized
 from rekindle.model.incident import ModeRequest, RecoveryContext
 from rekindle.model.mode import Mode, Outcome
-from rekindle.model.situation import Switched
 from rekindle.model.verdict import Training, Verdict
 from rekindle.policy.dialogue import orders
 from rekindle.policy.modes import cases, elastic
@@ -147,17 +146,18 @@ class Scaling(NewPods):
             if end := self.why_stop():
                 cancel_and_forget(making)
                 raise end
-            self.moved = await self._of_others(making, enough)
-        return tuple(one.pod_rank for one in self.moved)
+            came = await self._of_others(making, enough)
+        return came
 
-    async def _of_others(self, making: ActivityHandle[Recreation], enough: int) -> list[Switched]:
+    async def _of_others(self, making: ActivityHandle[Recreation], enough: int) -> tuple[int, ...]:
         try:
             made = await making
         except ActivityError as error:  # training is untouched
             raise self.fails(f"no spare: the pods of others are not seen: {error.cause}") from error
-        if len(made.moved) < enough:
+        if len(made.came) < enough:
             raise self.fails(f"no spare: {made.missing}")
-        return list(made.moved[:enough])
+        self.moved = list(made.moved[:enough])
+        return made.came[:enough]
 
     async def made(self, request: BackupRequest) -> Replacement:
         """Creates the pod of a missing rank, which has no holder."""

@@ -302,9 +302,12 @@ async def delete_left(job_id: str, pods: tuple[int, ...]) -> None:
     await workflow.execute_activity_method(PodActivities.delete_left, request, **named(WRITE, words))
 
 
-def sweep(job_id: str, pods: tuple[PodRef, ...]) -> ActivityHandle[None]:
-    names = ", ".join(pod.name for pod in pods)
-    request = SweepRequest(job_id=job_id, pods=pods)
+def sweep(job_id: str, pods: tuple[PodRef, ...], have_left: dict[int, str]) -> ActivityHandle[None]:
+    """Args:
+    have_left: pods of ranks that have left the job, by pod rank, as `Sighting.holders`.
+    """
+    names = ", ".join([*(pod.name for pod in pods), *([f"pod ranks {written_ranks(have_left)}"] if have_left else [])])
+    request = SweepRequest(job_id=job_id, pods=pods, have_left=have_left)
     return workflow.start_activity_method(PodActivities.sweep, request, **named(JOURNAL, f"delete {names}, left behind before"))
 
 

@@ -266,6 +266,9 @@ class JobObject(Resource):
     admitted: bool = False
     """True if backup pods of the job are created by Rekindle, and an admission controller may reject them."""
 
+    refilled: bool = False
+    """True if the job's controller creates another pod at once for each one that is deleted."""
+
     graceful_tolerance: bool = False
     """True if the job or its pods ask for graceful fault tolerance (`hotReset=1`). The labels and annotations above
     may do so, too."""

@@ -66,8 +66,15 @@ class Small(Value):
     old: dict[int, str] = {}
     """Last holders of missing replicas, by pod rank, as `Sighting.holders`. Only the first ones are kept."""
 
+    lingering: Ranks = ()
+    """Pod ranks of missing replicas whose last pods were not seen to be gone."""
+
     there: Ranks = ()
     """Pod ranks of missing replicas whose pods another component has created. Only the first ones are kept."""
+
+    hurried: int = 0
+    """Number of attempts to grow, since the last change of the size, that such pods have begun at once. After some of them
+    further pods wait for the next attempt, as a controller may create pods that fail again and again."""
 
     tries: int = 0
     """Number of attempts to grow, since the last change of the size, that came to no end."""

@@ -149,6 +149,10 @@ class Job(Value):
     admitted: bool = False
     """True if backup pods of the job are created by Rekindle, and an admission controller may reject them."""
 
+    refilled: bool = False
+    """True if the job's controller creates another pod at once for each one that is deleted, so that a smaller size frees no
+    node."""
+
     graceful_tolerance: bool = False
     """True if the job asks for graceful fault tolerance (`hotReset=1`), so that it is only restarted as a whole."""
 

@@ -371,6 +371,7 @@ def job_of(job: JobObject, installation: Limits) -> Job:
         queue=job.queue,
         unmovable=job.unmovable,
         admitted=job.admitted,
+        refilled=job.refilled,
         graceful_tolerance=job.graceful_tolerance
         or asks_for_graceful_tolerance(job.metadata.labels, job.metadata.annotations, spec.template.env),
         observe=job.observe,

@@ -31,6 +31,7 @@ async def test_a_manifest_is_admitted_and_read(name: str, namespace: Namespace) 
     read = job_object_of(job, observe=False)
     assert is_managed(job)
     assert (read.spec.pods, read.spec.ranks_per_pod, read.spec.training_side) == (2, 2, TrainingSide.REKINDLE)
+    assert read.refilled  # its controller makes another pod for one that leaves, so that a smaller size frees no node
 
 
 @pytest.mark.parametrize(

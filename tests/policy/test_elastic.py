@@ -9,14 +9,15 @@ from hypothesis import strategies as st
 
 from rekindle.model.attachment import Progress
 from rekindle.model.elastic import Elastic, Resized, Small, accepted_elastic, is_named, read_elastic
-from rekindle.model.fault import HOLDERS, WATCHER, Fault, FaultKind, Sighting
-from rekindle.model.incident import Incident
+from rekindle.model.fault import HOLDERS, UNKNOWN_HOLDER, WATCHER, Fault, FaultKind, Sighting
+from rekindle.model.incident import Incident, ModeRequest
 from rekindle.model.job import Job, JobId, SubHealthStrategy
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.standby import Standby
 from rekindle.model.state import JobState, Registration, Standing
+from rekindle.model.training_side import TrainingSide
 from rekindle.model.verdict import Training, Verdict
-from rekindle.policy.modes import elastic, eligibility, ladder
+from rekindle.policy.modes import elastic, eligibility, ladder, requests
 from workflows.job_reducers import registered
 
 STEP = Progress(incarnation="life", step=1, steps_lost=0)
@@ -128,13 +129,15 @@ def test_pods_that_leave_and_come_back_change_the_size_once() -> None:
     gone = verdict(resized=Resized(left=(2,), nodes=("node-2",)))
     once = elastic.resized(state, gone, NOW)
     pause = JOB.limits.grow_again
-    assert once.small == Small(since=NOW, missing=(2,), nodes=("node-2",), old={2: "uid-2"}, try_at=NOW + pause)
+    same: dict[str, Any] = {"since": NOW, "nodes": ("node-2",)}
+    assert once.small == Small(**same, missing=(2,), lingering=(2,), old={2: "uid-2"}, try_at=NOW + pause)
     assert elastic.resized(once, gone, later) == once
     both = elastic.resized(once, verdict(resized=Resized(left=(3,))), later)
-    assert both.small == Small(since=NOW, missing=(2, 3), nodes=("node-2",), old={2: "uid-2", 3: "uid-3"}, try_at=later + pause)
+    old = {2: "uid-2", 3: "uid-3"}
+    assert both.small == Small(**same, missing=(2, 3), lingering=(2, 3), old=old, try_at=later + pause)
     assert both.holders == ("uid-0", "uid-1", "", "")
     back = elastic.resized(both, verdict(resized=Resized(came=(2,))), later)
-    assert back.small == Small(since=NOW, missing=(3,), nodes=("node-2",), old={3: "uid-3"})
+    assert back.small == Small(**same, missing=(3,), lingering=(3,), old={3: "uid-3"})
     assert elastic.resized(back, verdict(resized=Resized(came=(3,))), later).small is None
     assert elastic.resized(both, verdict(restarted_at=later), later).small is None
 
@@ -280,6 +283,60 @@ def test_a_pod_that_others_make_and_a_standby_begin_an_attempt_at_once() -> None
     assert not elastic.may_grow(elastic.pods_that_come(tried, Sighting(holders=("uid-0", "uid-1", "uid-9", "uid-3"))), NOW)
     first = small(2, try_at=NOW + timedelta(hours=1)).with_(standbys=(Standby(name="s", uid="s", node="n", runs=True),))
     assert elastic.may_grow(first, NOW)
+
+
+def test_pods_that_a_controller_makes_again_and_again_begin_few_attempts_at_once() -> None:
+    """Each of them fails. The pause is not reset, and further pods wait for its end. Another size begins anew."""
+    state, pauses = small(2, 3), []
+    for number in range(5):
+        state = elastic.pods_that_come(state, Sighting(holders=("uid-0", "uid-1", f"made-{number}", "")))
+        assert elastic.may_grow(state, NOW) is (number < elastic.MOST_HURRIED)
+        state = elastic.tried(state, attempt(), NOW)
+        assert state.small
+        assert state.small.try_at
+        pauses.append((state.small.try_at - NOW).total_seconds())
+        state = elastic.pods_that_come(state, Sighting(holders=("uid-0", "uid-1", "", "")))
+    assert pauses == [60, 120, 240, 300, 300]
+    grown = elastic.resized(state, verdict(resized=Resized(came=(3,))), NOW)
+    assert elastic.may_grow(elastic.pods_that_come(grown, Sighting(holders=("uid-0", "uid-1", "made-5", "uid-9"))), NOW)
+
+
+def test_pods_of_any_number_of_missing_replicas_are_told_from_those_that_have_left() -> None:
+    """The holders of the first ones are remembered. For any other one its rank was seen without a pod first."""
+    count = elastic.MOST_HOLDERS + 1
+    job = JOB.model_copy(update={"pods": count + 1, "elastic": Elastic()})
+    before = tuple(f"u{rank}" for rank in range(count + 1))
+    left = tuple(range(count))
+    state = elastic.resized(JobState(job=job, holders=before), verdict(resized=Resized(left=left)), NOW)
+    assert state.small
+    assert (elastic.come(state.small, before), len(elastic.to_sweep(state))) == ((), elastic.MOST_HOLDERS)
+    gone = elastic.pods_that_come(state, Sighting(holders=(*[""] * count, before[-1]))).small
+    assert gone
+    assert (gone.lingering, gone.there) == ((), ())
+    assert elastic.come(gone, tuple(f"n{rank}" for rank in range(count + 1))) == left
+
+
+def test_a_pod_that_has_left_is_deleted_as_long_as_it_is_seen() -> None:
+    """A pod that follows it does not end that. With MindIO other components delete pods."""
+    state = small(2, lingering=(2,), old={2: "uid-2"})
+    here = Sighting(holders=("uid-0", "uid-1", "uid-2", "uid-3"))
+    beside = Sighting(holders=("uid-0", "uid-1", UNKNOWN_HOLDER, "uid-3"))
+    gone = Sighting(holders=("uid-0", "uid-1", "uid-9", "uid-3"))
+    assert [elastic.to_sweep(elastic.pods_that_come(state, one)) for one in (here, beside, gone)] == [{2: "uid-2"}] * 2 + [{}]
+    assert elastic.to_sweep(elastic.swept(state, (2,))) == {}
+    assert elastic.to_sweep(state.with_(job=JOB.model_copy(update={"training_side": TrainingSide.MINDIO}))) == {}
+
+
+def test_a_request_brings_back_as_many_pods_as_one_recovery_can_create() -> None:
+    """Pods that others have created do not count."""
+    job = JOB.model_copy(update={"pods": 100})
+    state = JobState(job=job, introduced=True, progress=STEP, small=Small(since=NOW, missing=tuple(range(50, 100)), there=(50,)))
+
+    def refused(replicas: int) -> str:
+        return requests.refused(state, ModeRequest(mode=Mode.SCALING, replicas=replicas))
+
+    assert refused(62) == "at most 10 pods are created for one request: accepted is 61, and more with the next one"
+    assert "at most" not in refused(61)
 
 
 def test_only_the_latest_of_several_vain_attempts_is_kept() -> None:

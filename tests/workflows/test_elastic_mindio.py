@@ -20,6 +20,7 @@ from tests.fakes.scripted_cluster import TheirCluster
 from tests.support.harness import Harness, a_mindio_job, training
 from tests.workflows.support.openings import fields
 from tests.workflows.test_elastic_training import SMALLER, missing
+from tests.workflows.test_lost_reports import loses_its_status
 from tests.workflows.test_process_level import DONE, ESCALATE, QUICK, RECOVERED, RESTART, SAVE, ladder
 
 GROWS = Mode.SCALING
@@ -125,6 +126,25 @@ async def test_too_few_ranks_after_its_choice_restart_the_job(temporal: Workflow
         begun = await until_restart(world)
         assert tried(begun) == [(SMALLER, ESCALATE)]
         assert "the training side has chosen more pods to leave: 2 of 4 replicas would be left" in begun.ladder[0].reason
+
+
+async def test_an_outage_between_its_choice_and_its_answer_costs_no_step(temporal: WorkflowEnvironment) -> None:
+    """The client does not repeat its answer. It is asked, and can only save its state while ranks are missing: the job is
+    restarted from there, after three minutes and not after fifteen."""
+    async with struck(temporal, Script(repairs=OFFERS)) as (world, peer, cluster):
+
+        def lost(order: str) -> None:
+            if order == "fault_nodes_exit":
+                peer.script.loses.add("status")
+
+        peer.script.on_order = lost
+        await loses_its_status(world, peer, "fault_nodes_exit", "training goes on with fewer pods")
+        cluster.late.clear()
+        await world.skip(timedelta(minutes=3, seconds=1))
+        begun = await until_restart(world)
+        assert tried(begun) == [(SMALLER, ESCALATE), (SAVE, ESCALATE)]
+        assert begun.ladder[0].reason == "its report was lost in an outage, and training can only save its state"
+        assert peer.carried_out[-1] == "dump"
 
 
 async def test_a_second_fault_while_small_ends_in_a_restart(temporal: WorkflowEnvironment) -> None:

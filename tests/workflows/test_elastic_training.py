@@ -6,6 +6,7 @@ from typing import Any
 
 from temporalio.testing import WorkflowEnvironment
 
+from rekindle.model.cluster import PodPhase
 from rekindle.model.elastic import Elastic
 from rekindle.model.job import Job
 from rekindle.model.limits import Limits
@@ -226,6 +227,42 @@ async def test_a_job_whose_workflow_was_lost_is_small_still(temporal: WorkflowEn
         await lose(world, 2)
         await world.incident()
         await world.noted("rekindle.io/memory", '"missing":"2"')
+
+
+async def test_a_mode_that_a_person_terminates_is_carried_out_again(temporal: WorkflowEnvironment) -> None:
+    """Training may go on small already, which the state of the job has to say."""
+    job = elastic()
+    async with training(temporal, job, Script(repairs=OFFERS), without_spare(job)) as (world, peer):
+
+        async def terminated(strategy: str) -> None:
+            if peer.carried_out == [strategy]:
+                await (await world.running()).terminate("by hand")
+
+        peer.script.before_status = terminated
+        await lose(world, 2)
+        incident = await world.incident()
+        assert ladder(incident) == [(SMALLER, ESCALATE), (SMALLER, RECOVERED)]
+        assert peer.carried_out == ["downgrade", "downgrade"]
+        assert await missing(world) == (2,)
+
+
+async def test_a_pod_that_has_left_and_cannot_be_deleted_is_deleted_later(temporal: WorkflowEnvironment) -> None:
+    """It holds its node until then. A pod that others have made for its rank stays."""
+    job = elastic()
+    cluster = without_spare(job)
+    old = f"{job.name}-worker-2"
+    cluster.undeletable.add(old)
+    async with training(temporal, job, Script(repairs=OFFERS), cluster) as (world, _peer):
+        await world.look()
+        await lose(world, 2)
+        incident = await world.incident()
+        assert ladder(incident) == [(SMALLER, RECOVERED)]
+        assert "their pods could not be deleted" in incident.ladder[0].reason
+        cluster.undeletable.clear()
+        made = cluster._put(cluster._pod(f"{job.name}-made-again-2", 2, "", PodPhase.PENDING))
+        await world.skip(timedelta(minutes=1, seconds=1), world.entity)
+        await world.settled(lambda _: old not in cluster.pods_by_name)
+        assert made.metadata.name in cluster.pods_by_name
 
 
 async def test_a_client_that_starts_the_mode_by_itself_is_refused_while_all_is_well(temporal: WorkflowEnvironment) -> None:

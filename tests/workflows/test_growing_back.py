@@ -329,6 +329,43 @@ async def test_a_standby_brings_a_missing_rank_back(temporal: WorkflowEnvironmen
         assert '"scale-out-strategy": "DP"' in order.extraParams
 
 
+async def test_an_attempt_that_a_person_terminates_while_it_waits_for_a_node_costs_nothing(temporal: WorkflowEnvironment) -> None:
+    """The job trains small still, the pod that waits is deleted, and the next attempt comes later."""
+    job = elastic(limits={"grow_again": timedelta(seconds=1)})
+    async with training(temporal, job, Script(repairs=OFFERS), without_spare(job)) as (world, peer):
+        await lose(world, 2)
+        await world.incident()
+        await world.phase("new pods start")
+        await world.settled(lambda _: any("-hot-" in name for name in world.cluster.pods_by_name))
+        await (await world.running()).terminate("by hand")
+        incident = await world.incident(2)
+        assert ladder(incident) == [(GROWS, IGNORED)]
+        assert incident.ladder[0].reason.endswith("it had ordered nothing, and training goes on as before")
+        assert not [name for name in world.cluster.pods_by_name if "-hot-0002" in name]
+        assert (peer.carried_out, await missing(world)) == (["downgrade"], (2,))
+        await world.settled(lambda status: status.state.incidents == 3)
+
+
+async def test_an_attempt_that_a_person_terminates_while_ranks_come_back_is_carried_out_again(
+    temporal: WorkflowEnvironment,
+) -> None:
+    """How far it came is unknown. The same pods take over, and there is one pod for each rank."""
+    async with small(temporal, Script(repairs=OFFERS)) as (world, peer):
+
+        async def terminated(strategy: str) -> None:
+            if strategy == "upgrade" and peer.carried_out.count("upgrade") == 1:
+                await world.recovery.terminate("by hand")
+
+        peer.script.before_status = terminated
+        await world.running()
+        incident = await world.incident(2)
+        assert ladder(incident) == [(GROWS, ESCALATE), (GROWS, RECOVERED)]
+        assert incident.ladder[0].reason.endswith("it is carried out again")
+        assert peer.carried_out == ["downgrade", "upgrade", "upgrade"]
+        assert len(world.cluster.pods_by_name) == 4
+        assert await missing(world) == ()
+
+
 def test_an_attempt_that_outlives_its_deadline_untouched_restarts_nothing() -> None:
     """So it is after a long absence of the control plane, while a pod waited for a node. A fault meanwhile leads on."""
     child = Child(GROWS, Case(plan=Plan(modes=(GROWS, RESTART)), summary="back", replicas=4), 1, elastic())

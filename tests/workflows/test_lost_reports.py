@@ -26,7 +26,7 @@ def _job() -> Job:
     return a_mindio_job(annotations={RECOVER_STRATEGY: "retry,recover-in-place,recover"}, limits=limits)
 
 
-async def _loses_its_status(world: Harness, peer: ScriptedPeer, strategy: str, phase: str) -> None:
+async def loses_its_status(world: Harness, peer: ScriptedPeer, strategy: str, phase: str) -> None:
     """The client comes back, and says nothing of what it did."""
     await peer.until(lambda: strategy in peer.carried_out)
     await world.phase(phase)
@@ -63,7 +63,7 @@ async def test_training_is_asked_whether_it_goes_on(
     """Training stops and repeats a step, which proves it; it was restarted after 15 minutes, although it trained."""
     async with training(temporal, _job(), Script(loses={"status"})) as (world, peer):
         await peer.report_fault(3, kind=kind)
-        await _loses_its_status(world, peer, strategy, phase)
+        await loses_its_status(world, peer, strategy, phase)
         await world.skip(timedelta(minutes=3 if mode is Mode.ONLINE_RETRY else 15, seconds=1))
         incident = await world.incident()
         assert _ladder(incident) == [(mode, Outcome.RECOVERED)]
@@ -109,7 +109,7 @@ async def test_training_that_repeats_no_step_is_restarted(temporal: WorkflowEnvi
     """A client whose repair has failed leaves when it is asked anything else."""
     async with training(temporal, _job(), Script(loses={"status"}, statuses=[0, 499])) as (world, peer):
         await peer.report_fault(3, kind="0")
-        await _loses_its_status(world, peer, "retry", "the step is repeated")
+        await loses_its_status(world, peer, "retry", "the step is repeated")
         await world.skip(timedelta(minutes=3, seconds=1))
         await world.settled(lambda status: status.running is Mode.JOB_RESCHEDULING)
 
@@ -121,7 +121,7 @@ async def test_another_fault_says_that_the_repair_before_it_is_done(
     """Only training that goes on finds one: it is recovered as usual, at once. It was ignored."""
     async with training(temporal, _job(), Script(loses={"status"})) as (world, peer):
         await peer.report_fault(3, kind=kind)
-        await _loses_its_status(world, peer, strategy, phase)
+        await loses_its_status(world, peer, strategy, phase)
         await peer.report_fault(1, kind=kind)
         first, second = await world.incident(), await world.incident(2)
         assert _ladder(first) == _ladder(second) == [(mode, Outcome.RECOVERED)]
@@ -140,7 +140,7 @@ async def test_training_that_an_operation_paused_is_asked_whether_it_goes_on(
     async with training(temporal, _job(), Script(loses={lost})) as (world, peer):
         await _switches_links(world, peer)
         phase = "training pauses" if order == "pause_train" else "training goes on"
-        await _loses_its_status(world, peer, order, phase)
+        await loses_its_status(world, peer, order, phase)
         await world.skip(timedelta(minutes=3, seconds=1))
         incident = await world.incident()
         assert _ladder(incident) == [(Mode.LINK_SWITCH, outcome)], incident.ladder[0].reason
@@ -199,7 +199,7 @@ async def test_training_is_asked_again_where_its_answer_is_lost_too(temporal: Wo
     """Another outage comes while it repeats its step."""
     async with training(temporal, _job(), Script(loses={"status"})) as (world, peer):
         await peer.report_fault(3, kind="0")
-        await _loses_its_status(world, peer, "retry", "the step is repeated")
+        await loses_its_status(world, peer, "retry", "the step is repeated")
         peer.script.loses.add("status")
         await world.skip(timedelta(minutes=3, seconds=1))
         await world.phase("training repeats a step")

@@ -131,6 +131,33 @@ async def test_mindio_goes_on_with_fewer_replicas_only_after_a_fault(temporal: W
         assert peer.orders == []
 
 
+async def test_a_size_that_would_free_no_node_is_refused(temporal: WorkflowEnvironment) -> None:
+    """The controller of such a job creates another pod at once. A node that goes away is left all the same."""
+    job = drained(refilled=True, kind="Job")
+    async with training(temporal, job, Script(repairs=OFFERS), without_spare(job)) as (world, peer):
+        with pytest.raises(Refused, match="a smaller size would free no node: the controller of this Job creates another pod"):
+            await scaled(world, 3)
+        assert peer.orders == []
+        await world.fault(leaves(2))
+        assert ladder(await world.incident()) == [(SCALES, RECOVERED)]
+
+
+async def test_a_change_of_the_size_that_a_person_terminates_is_carried_out_again(temporal: WorkflowEnvironment) -> None:
+    """The requester gets the verdict of the second try."""
+    job = elastic()
+    async with training(temporal, job, Script(repairs=OFFERS), without_spare(job)) as (world, peer):
+
+        async def terminated(strategy: str) -> None:
+            if peer.carried_out == [strategy]:
+                await (await world.running()).terminate("by hand")
+
+        peer.script.before_status = terminated
+        verdict = await scaled(world, 3)
+        assert (verdict.mode, verdict.outcome, verdict.asked) == (SCALES, RECOVERED, None)
+        assert ladder(await world.incident()) == [(SCALES, ESCALATE), (SCALES, RECOVERED)]
+        assert await missing(world) == (3,)
+
+
 async def test_a_fault_while_pods_leave_by_request_comes_first(temporal: WorkflowEnvironment) -> None:
     """The training side refuses the order, and the ladder recovers the fault."""
     job = elastic()

@@ -335,6 +335,7 @@ def job_object_of(job: Workload, *, observe: bool) -> JobObject:
         "queue": queue_of(job),
         "unmovable": job.kind.unmovable(job),
         "admitted": Trait.CONTROLLER_RECREATES not in job.kind.traits,
+        "refilled": job.kind.count.makes_pods,
         "graceful_tolerance": any(_tolerates_gracefully(template.body) for template in job.workers),
     }
     return read.model_copy(update={**known, "suspended": job.is_held, "managed": is_managed(job)})

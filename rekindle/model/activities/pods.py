@@ -167,6 +167,8 @@ class LeftRequest(Value):
 class SweepRequest(Value):
     job_id: str
     pods: tuple[PodRef, ...]
+    have_left: dict[int, str] = {}
+    """Pods of ranks that have left the job, by pod rank, as `Sighting.holders`."""
 
 
 class StartRequest(Value):

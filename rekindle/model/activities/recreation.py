@@ -4,6 +4,7 @@ from datetime import timedelta
 
 from rekindle.model.base import Value
 from rekindle.model.bounds import Text
+from rekindle.model.ranks import Ranks
 from rekindle.model.situation import Switched
 
 
@@ -36,5 +37,10 @@ class Recreation(Value):
     """Pods that the job's controller has recreated and the scheduler has assigned to nodes."""
 
     moved: tuple[Switched, ...] = ()
+    """The first of these pods."""
+
+    came: Ranks = ()
+    """Pod ranks of all of them."""
+
     missing: Text = ""
     """Description of the pods that are still missing. Empty: all pods are there."""

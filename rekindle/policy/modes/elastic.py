@@ -13,14 +13,22 @@ from rekindle.model.keys import ELASTIC
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.state import JobState, Standing
 from rekindle.model.verdict import Verdict
+from rekindle.policy.training_sides.table import side_of
 
 NOT_ELASTIC = f"its owner allows no other size than that with which it was started (annotation {ELASTIC})"
 
 MOST_NODES = 10
 """Maximum number of nodes that are remembered of missing replicas, for people."""
 
-MOST_HOLDERS = 64
-"""Maximum number of missing replicas of which the last holders are remembered, and those whose next pods are."""
+MOST_HOLDERS = 256
+"""Maximum number of missing replicas of which the last holders are remembered. For any other one, a pod counts as another one
+when the rank was seen without a pod."""
+
+MOST_THERE = 64
+"""Maximum number of missing replicas whose next pods are remembered."""
+
+MOST_HURRIED = 3
+"""Number of attempts to grow that pods of another component begin at once, for one size. Source: ours."""
 
 
 def missing_of(small: Small | None) -> tuple[int, ...]:
@@ -155,21 +163,53 @@ def repeated(history: Iterable[Incident], summary: str, last: Verdict) -> Incide
 
 def come(small: Small, holders: Sequence[str]) -> tuple[int, ...]:
     """Returns the missing pod ranks that have another pod than the one that has left."""
-    here = ((rank, holders[rank]) for rank in small.missing if rank < len(holders))
-    return tuple(rank for rank, uid in here if uid and uid != small.old.get(rank))
+    return tuple(rank for rank, uid in _held(small.missing, holders) if not _is_old(small, rank, uid))
+
+
+def lingering(small: Small, holders: Sequence[str]) -> tuple[int, ...]:
+    """Returns the missing pod ranks whose last pods are there still, alone or beside another one."""
+    held = _held(small.lingering, holders)
+    return tuple(rank for rank, uid in held if uid == UNKNOWN_HOLDER or _is_old(small, rank, uid))
+
+
+def _held(ranks: Iterable[int], holders: Sequence[str]) -> list[tuple[int, str]]:
+    return [(rank, holders[rank]) for rank in ranks if rank < len(holders) and holders[rank]]
+
+
+def _is_old(small: Small, rank: int, holder: str) -> bool:
+    """Returns whether the pod of a missing rank is the one that has left."""
+    known = rank in small.old or holder == UNKNOWN_HOLDER
+    return holder == small.old.get(rank) if known else rank in small.lingering
+
+
+def to_sweep(state: JobState) -> dict[int, str]:
+    """Returns the pods that have left and are there still, by pod rank, as `Sighting.holders`. Empty: there are none, or other
+    components delete them."""
+    small = state.small
+    if small is None or side_of(state.job).controller_recreates:
+        return {}
+    return {rank: small.old[rank] for rank in small.lingering if rank in small.old}
+
+
+def swept(state: JobState, ranks: Collection[int]) -> JobState:
+    """Returns the state after the deletion of the last pods of these missing ranks."""
+    if state.small is None:
+        return state
+    left = tuple(rank for rank in state.small.lingering if rank not in ranks)
+    return state.with_(small=state.small.model_copy(update={"lingering": left}))
 
 
 def pods_that_come(state: JobState, sighting: Sighting) -> JobState:
     """Returns the state with the pods that another component has created for missing replicas. With a further one the job may
-    grow at once."""
+    grow at once, unless such attempts have come to no end before."""
     small = state.small
     if small is None:
         return state
-    there = come(small, sighting.holders)[:MOST_HOLDERS]
-    if there == small.there:
-        return state
-    at_once = {"try_at": None, "tries": 0} if set(there) - set(small.there) else {}
-    return state.with_(small=small.model_copy(update={"there": there, **at_once}))
+    there = come(small, sighting.holders)[:MOST_THERE]
+    changes: dict[str, object] = {"there": there, "lingering": lingering(small, sighting.holders)}
+    if set(there) - set(small.there) and small.hurried < MOST_HURRIED:
+        changes |= {"try_at": None, "hurried": small.hurried + 1}
+    return state.with_(small=small.model_copy(update=changes))
 
 
 # ---- changes of the size
@@ -199,6 +239,7 @@ def resized(state: JobState, verdict: Verdict, now: datetime) -> JobState:
         size=state.job.layout.replicas_without(missing) if change.by_hand else before.size,
         attempt=change.attempt or before.attempt,
         old=dict([(rank, uid) for rank, uid in {**before.old, **left}.items() if rank in missing and uid][:MOST_HOLDERS]),
+        lingering=tuple(sorted({*before.lingering, *change.left} & set(missing))),
         try_at=try_at,
     )
     return without_missing(state.with_(small=small))
@@ -232,7 +273,8 @@ def _of_its_pods(job: Job, small: Small | None) -> Small | None:
         return None
     if missing == small.missing:
         return small
-    return small.model_copy(update={"missing": missing, "there": tuple(rank for rank in small.there if rank in missing)})
+    there, left = (tuple(rank for rank in ranks if rank in missing) for ranks in (small.there, small.lingering))
+    return small.model_copy(update={"missing": missing, "there": there, "lingering": left})
 
 
 def is_whole(state: JobState, sighting: Sighting) -> bool:

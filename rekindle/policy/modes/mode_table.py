@@ -62,6 +62,10 @@ class ModeRow:
     moves_pods: bool = False
     """True if pods are started on nodes that the scheduler chooses. In a storm the mode is held."""
 
+    repeats: bool = False
+    """True if the mode can be carried out again where it was cut off. A training side that changes its size at will does what is
+    left to do, and answers as before."""
+
     def __post_init__(self) -> None:
         if unknown := [name for name in self.limits or () if name not in Limits.model_fields]:
             raise ValueError(f"limits of mode {self.mode}: {', '.join(unknown)} is no limit of `rekindle.model.limits.Limits`")
@@ -153,6 +157,7 @@ LADDER: tuple[ModeRow, ...] = (
         reasons_against=eligibility.elastic_training,
         limits=(*OPENING, "absence", "scale_in") * SCALE_IN_TRIES,
         begins_unasked="training goes on with fewer pods",
+        repeats=True,
     ),
     ModeRow(  # saves the step at which training stands, for the restart that follows
         mode=Mode.DYING_GASP,
@@ -227,6 +232,7 @@ OPERATIONS: tuple[ModeRow, ...] = (
         reasons_against=eligibility.scaling,
         limits=("look", "backup_scheduled", "backup_start", "absence", "scale_in", "scale_out", *("old_pod_deleted",) * 4),
         hands_over=True,
+        repeats=True,
     ),
 )
 

@@ -19,6 +19,7 @@ from rekindle.model.problems import did_you_mean, problems
 from rekindle.model.state import JobState
 from rekindle.model.stress import MOST_TESTED_NODES, StressRequest
 from rekindle.policy.modes import elastic, ladder, observe_only
+from rekindle.policy.modes.eligibility import MOST_REPLACED
 from rekindle.policy.modes.mode_table import About, row_of
 from rekindle.policy.training_sides.table import side_of
 
@@ -33,6 +34,12 @@ MOST_OPS = 16
 MOST_VALUES = 20_000
 """Maximum number of values in an input. The largest accepted ones have some thousands. The validation of a million would exceed
 the time that a workflow has."""
+
+REFILLED = (
+    "a smaller size would free no node: the controller of this {kind} creates another pod at once for each one that leaves. "
+    "Stop the job, and start it with fewer pods from its last checkpoint"
+)
+"""Reason why a person cannot make a job smaller."""
 
 QUOTED = 80
 """Maximum number of bytes of a wrong input in an error message."""
@@ -218,8 +225,14 @@ def _size_refused(state: JobState, request: ModeRequest) -> str:
         return f"job {state.job.name} has {now} replicas already"
     if request.replicas is not None and request.replicas < now and not side.scales_at_will:
         return f"{side.label} goes on with fewer replicas only after a fault"
+    if request.replicas is not None and request.replicas < now and state.job.refilled:
+        return REFILLED.format(kind=state.job.kind)
     if side.returns_at_once and now < (request.replicas or 0) < state.job.layout.replicas:
         return f"{side.label} takes all missing replicas back together: accepted is {state.job.layout.replicas}"
+    pods = MOST_REPLACED + (len(state.small.there) if state.small else 0)
+    most = now + max(1, pods // state.job.layout.pods_per_replica)
+    if (request.replicas or 0) > most and not side.controller_recreates:
+        return f"at most {MOST_REPLACED} pods are created for one request: accepted is {most}, and more with the next one"
     return ""
 
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from activities.pod_recreation import MOST_MOVED
 from rekindle.model import account, explained, node_record
 from rekindle.model.account import TimeReport
 from rekindle.model.activities.jobs import (
@@ -60,7 +61,7 @@ from rekindle.model.state import Contact, JobStatus, Registration, Remembered
 from rekindle.model.stress import StressTargets
 from rekindle.model.trace import Trace
 from rekindle.policy.detection.sighting import sight
-from rekindle.policy.modes.eligibility import MOST_REPLACED
+from rekindle.policy.modes import elastic
 from rekindle.policy.placement import avoided_nodes
 from tests.workflows.support.largest.accounts import HOLDING, worn_account
 from tests.workflows.support.largest.common import NOW, STORM, TEXT, a_name, long_fault, pod_ref, process_fault, worst_view
@@ -117,7 +118,11 @@ async def examples(job: Job) -> list[Any]:
         StandbysRequest(job_id=job.id, count=MOST_STANDBYS, avoid_nodes=avoided),
         StandbysNow(standbys=sighting.standbys),
         LeftRequest(job_id=job.id, pod_ranks=tuple(range(job.pods))),
-        SweepRequest(job_id=job.id, pods=tuple(pod_ref(rank) for rank in range(job_reducers.KEPT_PODS))),
+        SweepRequest(
+            job_id=job.id,
+            pods=tuple(pod_ref(rank) for rank in range(job_reducers.KEPT_PODS)),
+            have_left=dict.fromkeys(range(elastic.MOST_HOLDERS), "u" * HOLDER_LENGTH),
+        ),
         Survey(exists=True, sighting=sighting, nodes=looked_at),
         SurveyRequest(job_id=job.id, nodes=looked_at),
         RecoveryEnd(settled=True, words=TEXT, verdict=verdict(job)),
@@ -149,11 +154,15 @@ async def examples(job: Job) -> list[Any]:
         Replacement(old=pod_ref(1), backup=pod_ref(2)),
         RecreationRequest(
             job_id=job.id,
-            held=tuple(Held(pod_rank=rank, holder="u" * HOLDER_LENGTH, told=True) for rank in range(MOST_REPLACED)),
+            held=tuple(Held(pod_rank=rank, holder="u" * HOLDER_LENGTH, told=True) for rank in range(0, job.pods, 2)),
             lost_nodes=avoided,
             within=Limits().replacement_scheduled,
         ),
-        Recreation(moved=(Switched(pod_rank=1, before=pod_ref(1), after=pod_ref(2)),) * MOST_REPLACED, missing=TEXT * 5),
+        Recreation(
+            moved=(Switched(pod_rank=1, before=pod_ref(1), after=pod_ref(2)),) * MOST_MOVED,
+            came=tuple(range(0, job.pods, 2)),
+            missing=TEXT * 5,
+        ),
         BackupRequest(job_id=job.id, pod_rank=1, name_suffix="1", avoid_nodes=avoided, spare=spare_wish()),
         EndSession(job_id=job.id, session=TEXT, reason=TEXT),
         EventRequest(job_id=job.id, event=event),

@@ -49,7 +49,7 @@ def worn(job: Job, sighting: Sighting) -> JobState:
     found = bad(found, sighting).with_(links=(OnBackup(ranks=EVERY_SECOND, maintenance=TEXT),), question=question)
     case = cases.next_case(found.with_(problems=()), NOW)
     assert case
-    return job_reducers.judged(found, case, f"given_up: {TEXT}").with_(small=smallest(job))
+    return elastic.without_missing(job_reducers.judged(found, case, f"given_up: {TEXT}").with_(small=smallest(job)))
 
 
 def smallest(job: Job) -> Small:
@@ -62,8 +62,10 @@ def smallest(job: Job) -> Small:
         by_hand=True,
         size=999_999,
         attempt="u" * 50,
-        old=dict.fromkeys(missing[: elastic.MOST_HOLDERS], "u" * HOLDER_LENGTH),
-        there=missing[: elastic.MOST_HOLDERS],
+        old=dict.fromkeys(missing[-elastic.MOST_HOLDERS :], "u" * HOLDER_LENGTH),
+        lingering=missing,
+        there=missing[: elastic.MOST_THERE],
+        hurried=elastic.MOST_HURRIED,
         try_at=NOW,
         last_try=TEXT,
     )
