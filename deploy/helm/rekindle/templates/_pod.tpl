@@ -97,6 +97,7 @@ envFrom:
   - secretRef:
       name: {{ . }}
   {{- end }}
+terminationMessagePolicy: FallbackToLogsOnError # kubectl describe shows why a process has ended
 startupProbe:
   httpGet: {path: /healthz, port: health}
   periodSeconds: 1
