@@ -13,9 +13,10 @@ from temporalio.testing import WorkflowEnvironment
 from rekindle import doctor
 from rekindle.client import Rekindle
 from rekindle.deployment import Deployment, Version
-from rekindle.doctor import Health, Link, examine
+from rekindle.doctor import examine
 from rekindle.ids import Updates
 from rekindle.model.attachment import Attachment
+from rekindle.model.examined import Health, Link
 from rekindle.model.explained import NodesNow
 from rekindle.nodes import Nodes
 from rekindle.temporal import Attributes, register_attributes
