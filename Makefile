@@ -71,6 +71,10 @@ settings: setup ## generate docs/settings.md from the settings, limits, labels a
 parameters: setup ## generate docs/parameters.md from the parameters of jobs
 	python -m docs.parameters
 
+.PHONY: versions
+versions: setup ## generate docs/versions.md from the tables of versions and of kinds of jobs
+	python -m docs.versions
+
 .PHONY: api
 api: setup ## generate docs/api.md from the signatures and docstrings of what programs call
 	python -m docs.api

@@ -9,6 +9,7 @@ Jobs are named by their id (UID) or, where it is unique, by their name. Errors a
 import asyncio
 import re
 import uuid
+import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -47,7 +48,7 @@ from rekindle.model.verdict import Verdict
 from rekindle.policy.account import standing
 from rekindle.policy.modes import ladder, requests
 from rekindle.policy.modes.mode_table import row_of
-from rekindle.temporal import TASK_TIMEOUT, Attributes, connect, in_words
+from rekindle.temporal import TASK_TIMEOUT, Attributes, connect, in_words, version_problem
 
 INVALID = (ids.ErrorTypes.REQUEST_INVALID, ids.ErrorTypes.JOB_UNKNOWN)
 
@@ -110,7 +111,10 @@ class Rekindle:
             BadInput: what the environment says of Temporal cannot be used. Unavailable: the service does not answer.
         """
         let_answers_arrive()
-        return cls(await connect(address))
+        client = await connect(address)
+        if problem := await version_problem(client):
+            warnings.warn(problem, stacklevel=2)
+        return cls(client)
 
     async def jobs(self, *, ended: bool = False, name: str = "") -> list[JobRow]:
         """Returns the registered jobs, newest first; with `ended` also those that have ended, as long as the server keeps them.

@@ -1,29 +1,30 @@
 """Examines an installation link by link: Temporal, its namespace and attributes, control worker, cluster, jobs and gateways.
 
-Each link that is broken says how to mend it. Used by `rekindle doctor`.
+Each link that is broken says how to mend it. Used by `rekindle doctor`. Links on Kubernetes are those of
+`workers.examination`.
 """
 
 from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 
 from temporalio.api.enums.v1 import IndexedValueType, TaskQueueType
 from temporalio.api.taskqueue.v1 import TaskQueue
-from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, DescribeTaskQueueRequest, GetSystemInfoRequest
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.service import RPCError
 
 from rekindle import __version__
 from rekindle.client import JobRow, Rekindle
 from rekindle.deployment import NEVER, SILENT, Deployment, read_deployment
 from rekindle.errors import RekindleError
 from rekindle.ids import gateway_queue
-from rekindle.model.base import Value
 from rekindle.model.bounds import cut
+from rekindle.model.examined import Health, Link, failed, ok, unknown, warning
 from rekindle.model.state import JobStatus
 from rekindle.nodes import Nodes
 from rekindle.temporal import WANTED, in_words, registered_attributes
+from rekindle.temporal_service import look_at
 
 LEAST_RETENTION = timedelta(days=1)
 """Retention of closed workflows below which the history of a recovery may be gone before a person looks at it."""
@@ -33,25 +34,6 @@ MOST_JOBS = 50
 
 MOST_NAMED = 5
 """Maximum number of jobs that a text names."""
-
-
-class Health(StrEnum):
-    OK = "ok"
-    WARNING = "warning"
-    """Works, but something of it will be missed."""
-    FAILED = "failed"
-    UNKNOWN = "unknown"
-    """Cannot be seen now."""
-
-
-class Link(Value):
-    """Part of an installation, and its state."""
-
-    name: str
-    health: Health
-    words: str
-    mend: str = ""
-    """Action that repairs the link. Empty: none is needed."""
 
 
 async def examine(rekindle: Rekindle) -> AsyncIterator[Link]:
@@ -73,28 +55,17 @@ async def examine(rekindle: Rekindle) -> AsyncIterator[Link]:
 
 
 async def _namespace(client: Client) -> Link:
+    service = await look_at(client)
+    if service.problem:
+        return failed("Temporal", service.problem.words, service.problem.mend)
     where = f"{client.service_client.config.target_host}, namespace {client.namespace}"
-    try:
-        server = await client.workflow_service.get_system_info(GetSystemInfoRequest())
-        found = await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=client.namespace))
-    except RPCError as error:
-        return _failed("Temporal", f"{where}: {in_words(error)}", _mend_of(error, client.namespace))
-    kept = found.config.workflow_execution_retention_ttl.ToTimedelta()
-    words = f"version {server.server_version} at {where}, keeps closed workflows for {_days(kept)}"
-    if timedelta() < kept < LEAST_RETENTION:
-        mend = f"temporal operator namespace update --retention 72h {client.namespace}"
-        return Link(name="Temporal", health=Health.WARNING, words=words, mend=mend)
-    return _ok("Temporal", words)
-
-
-def _mend_of(error: RPCError, namespace: str) -> str:
-    match error.status:
-        case RPCStatusCode.NOT_FOUND:
-            return f"create it: temporal operator namespace create {namespace}; or set TEMPORAL_NAMESPACE"
-        case RPCStatusCode.PERMISSION_DENIED | RPCStatusCode.UNAUTHENTICATED:
-            return f"let this identity read and write the namespace {namespace}: TEMPORAL_API_KEY, TEMPORAL_TLS_*"
-        case _:
-            return "look at the Temporal service"
+    words = f"version {service.version} at {where}"
+    if not service.retention:
+        return ok("Temporal", words)
+    words += f", keeps closed workflows for {_days(service.retention)}"
+    if service.retention < LEAST_RETENTION:
+        return warning("Temporal", words, f"temporal operator namespace update --retention 72h {client.namespace}")
+    return ok("Temporal", words)
 
 
 def _days(time: timedelta) -> str:
@@ -107,16 +78,16 @@ async def _attributes(client: Client) -> Link:
     try:
         known = await registered_attributes(client)
     except RPCError as error:
-        return Link(name=name, health=Health.UNKNOWN, words=f"not listed: {in_words(error)}")
+        return unknown(name, f"not listed: {in_words(error)}")
     missing = sorted(WANTED.keys() - known.keys())
     wrong = sorted(one for one, kind in known.items() if kind != WANTED[one])
     if not missing and not wrong:
-        return _ok(name, f"all {len(WANTED)} are registered")
+        return ok(name, f"all {len(WANTED)} are registered")
     words = [f"missing: {', '.join(missing)}"] if missing else []
     words += [f"of another type: {', '.join(wrong)}"] if wrong else []
     create = [f"temporal operator search-attribute create --name {one} --type {_type_of(one)}" for one in missing]
     remove = [f"temporal operator search-attribute remove --name {one}" for one in wrong]
-    return _failed(name, "; ".join(words), "; ".join([*remove, *create]))
+    return failed(name, "; ".join(words), "; ".join([*remove, *create]))
 
 
 def _type_of(attribute: str) -> str:
@@ -133,54 +104,54 @@ async def _control_worker(client: Client) -> tuple[Deployment, Link]:
     try:
         found = await read_deployment(client)
     except RPCError as error:
-        return Deployment(), _failed(name, in_words(error), "look at the Temporal service")
+        return Deployment(), failed(name, in_words(error), "look at the Temporal service")
     if not found.versions:
-        return found, _failed(name, f"none has ever started in namespace {client.namespace}", start)
+        return found, failed(name, f"none has ever started in namespace {client.namespace}", start)
     if not found.current:
-        return found, _failed(name, "no version is current", f"rekindle versions use {found.versions[0].build_id}")
+        return found, failed(name, "no version is current", f"rekindle versions use {found.versions[0].build_id}")
     current = found.version(found.current)
     if not current.has_workers(datetime.now(UTC)):
         others = [one.build_id for one in found.versions if one.has_workers(datetime.now(UTC))]
         mend = f"rekindle versions use {others[0]}" if others else start
-        return found, _failed(name, f"version {current.build_id} is current and has no worker", mend)
-    return found, _ok(name, f"version {current.build_id} is current, and asks for work")
+        return found, failed(name, f"version {current.build_id} is current and has no worker", mend)
+    return found, ok(name, f"version {current.build_id} is current, and asks for work")
 
 
 def _version(found: Deployment) -> Link:
     theirs, name = found.current.partition("-")[0], "version of this command"
     if theirs == __version__:
-        return _ok(name, f"{__version__}, as the control worker's")
+        return ok(name, f"{__version__}, as the control worker's")
     words = f"{__version__}, and the control worker is {theirs}: what only one of them has does not work"
-    return Link(name=name, health=Health.WARNING, words=words, mend=f"install rekindle-recovery=={theirs}")
+    return warning(name, words, f"install rekindle-recovery=={theirs}")
 
 
 async def _cluster(rekindle: Rekindle) -> Link:
     try:
         found = await Nodes(rekindle).look()
     except RekindleError as error:
-        return _failed("cluster", f"the control worker does not read it: {error}", "look at the log of the control worker")
+        return failed("cluster", f"the control worker does not read it: {error}", "look at the log of the control worker")
     faulty = len(found.nodes) + found.more
-    return _ok("cluster", f"the control worker reads it: {found.count} nodes, {found.count - faulty} of them well")
+    return ok("cluster", f"the control worker reads it: {found.count} nodes, {found.count - faulty} of them well")
 
 
 async def _jobs(rekindle: Rekindle) -> AsyncIterator[Link]:
     rows = await rekindle.jobs()
     if not rows:
         words = "none is registered, so that neither the watcher nor a gateway is seen"
-        yield Link(name="jobs", health=Health.UNKNOWN, words=words, mend="start a job, and look again")
+        yield unknown("jobs", words, "start a job, and look again")
         return
     found = [(row, await _status_of(rekindle, row)) for row in rows[:MOST_JOBS]]
     silent = [row.name for row, status in found if status is None]
     away = [row.name for row, status in found if status is not None and status.state.attachment is None]
     more = f", of which {MOST_JOBS} were looked at" if len(rows) > MOST_JOBS else ""
     if silent:
-        yield _failed("jobs", f"{_named(silent)} give no answer", "look at the log of the control worker")
+        yield failed("jobs", f"{_named(silent)} give no answer", "look at the log of the control worker")
     else:
-        yield _ok("jobs", f"{len(rows)} are registered{more}")
+        yield ok("jobs", f"{len(rows)} are registered{more}")
     if away:
         words = f"{_named(away)} are not connected to a gateway: only restarts recover them"
         mend = "look at the log of the job's manager; MINDX_SERVER_IP of its pod names the gateway"
-        yield Link(name="training sides", health=Health.WARNING, words=words, mend=mend)
+        yield warning("training sides", words, mend)
     attached = (status.state.attachment for _, status in found if status is not None)
     for queue, jobs in sorted(Counter(one.queue for one in attached if one is not None).items()):
         yield await _gateway(rekindle.temporal, queue, jobs)
@@ -203,12 +174,12 @@ async def _gateway(client: Client, queue: str, jobs: int) -> Link:
     try:
         pollers = (await client.workflow_service.describe_task_queue(request)).pollers
     except RPCError as error:
-        return Link(name=f"gateway {name}", health=Health.UNKNOWN, words=in_words(error))
+        return unknown(f"gateway {name}", in_words(error))
     asked = max((poller.last_access_time.ToDatetime(UTC) for poller in pollers), default=NEVER)
     if datetime.now(UTC) - asked < SILENT:
-        return _ok(f"gateway {name}", f"holds the streams of {jobs} {_jobs_word(jobs)}, and asks for work")
+        return ok(f"gateway {name}", f"holds the streams of {jobs} {_jobs_word(jobs)}, and asks for work")
     words = f"holds the streams of {jobs} {_jobs_word(jobs)}, and has not asked for work for {SILENT.total_seconds():.0f} s"
-    return _failed(f"gateway {name}", words, "start it again; jobs connect to another one by themselves")
+    return failed(f"gateway {name}", words, "start it again; jobs connect to another one by themselves")
 
 
 def _jobs_word(jobs: int) -> str:
@@ -218,11 +189,3 @@ def _jobs_word(jobs: int) -> str:
 def _named(jobs: list[str]) -> str:
     more = f" and {len(jobs) - MOST_NAMED} more" if len(jobs) > MOST_NAMED else ""
     return f"{', '.join(cut(job, 63) for job in jobs[:MOST_NAMED])}{more}"
-
-
-def _ok(name: str, words: str) -> Link:
-    return Link(name=name, health=Health.OK, words=words)
-
-
-def _failed(name: str, words: str, mend: str) -> Link:
-    return Link(name=name, health=Health.FAILED, words=words, mend=mend)

@@ -57,6 +57,13 @@ class Unavailable(RekindleError):
     type = "service.unavailable"
     retryable = True
 
+    def __init__(self, message: str, reason: str = "") -> None:
+        """Args:
+        reason: word for programs, such as `TemporalForbidden`; empty: there is none.
+        """
+        super().__init__(message)
+        self.reason = reason
+
 
 class NotAttached(RekindleError):
     type = "training_side.not_attached"

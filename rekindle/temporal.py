@@ -13,7 +13,7 @@ from typing import Any
 
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
-from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, GetSystemInfoRequest
 from temporalio.client import Client, Plugin, WithStartWorkflowOperation
 from temporalio.common import SearchAttributeKey
 from temporalio.contrib.pydantic import pydantic_data_converter
@@ -21,6 +21,7 @@ from temporalio.envconfig import ClientConfig, ClientConnectConfig
 from temporalio.service import RPCError, RPCStatusCode
 
 from rekindle.errors import BadInput, Unavailable
+from rekindle.model.compatibility import TEMPORAL
 
 TASK_TIMEOUT = timedelta(seconds=2)
 """Workflow task timeout of every workflow. It is the delay that a killed worker causes after its sticky queue has timed out."""
@@ -29,6 +30,12 @@ STICKY_TIMEOUT = timedelta(seconds=1)
 
 ASKED_AGAIN, LONGEST_PAUSE = 0.2, 5.0
 """Seconds before a service that did not answer is asked again; the pause doubles from the first to the second value."""
+
+UNREACHABLE, FORBIDDEN = "TemporalUnreachable", "TemporalForbidden"
+"""Reasons of an error of a service that does not answer, and of one that refuses our identity."""
+
+REFUSED = re.compile(r"Unauthenticated|PermissionDenied|valid authentication credentials|does not have permission")
+"""Matches the code of a refusal in an error of Temporal's core."""
 
 LISTED_LATE = timedelta(minutes=1)
 """Time in which the list of workflows catches up with events. It usually takes one second."""
@@ -89,7 +96,17 @@ async def connect(address: str = "", *, lazy: bool = False, started_here: bool =
         raise _unusable(error) from error
     except RuntimeError as error:
         where = f"{config['target_host']} (set TEMPORAL_ADDRESS)"
-        raise Unavailable(f"Temporal does not answer at {where}: {in_words(error)}") from error
+        reason = FORBIDDEN if REFUSED.search(str(error)) else UNREACHABLE
+        raise Unavailable(f"Temporal does not answer at {where}: {in_words(error)}", reason) from error
+
+
+async def version_problem(client: Client) -> str:
+    """Returns why the version of the service does not fit; empty: it does, or the service does not say it."""
+    try:
+        answer = await client.workflow_service.get_system_info(GetSystemInfoRequest())
+    except RPCError:
+        return ""
+    return TEMPORAL.problem(answer.server_version)
 
 
 def in_words(error: Exception) -> str:

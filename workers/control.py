@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from temporalio.client import Client
+from temporalio.service import RPCError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkerDeploymentConfig, WorkflowRunner
 
 from activities.admission import AdmissionActivities
@@ -24,12 +25,14 @@ from rekindle.otlp import exporting
 from rekindle.policy.modes.mode_table import MODES as ROWS
 from rekindle.settings import Settings, read_settings
 from rekindle.telemetry import configure_logging
-from rekindle.temporal import STICKY_TIMEOUT, connect, ensure_search_attributes, identity_of
-from rekindle.worker_plugin import plugin
+from rekindle.temporal import STICKY_TIMEOUT, connect, identity_of
+from rekindle.temporal_service import problem_of
 from workers.attributes import SearchAttributesKept
 from workers.clusters import cluster_of
-from workers.process import Process, run, temporal_answers
+from workers.own_workload import check_of, own_workload
+from workers.process import Process, run
 from workers.sticky_queues import leave_sticky_queues
+from workers.temporal_client import connected, service_problem
 from workers.versions import Upgrades, build_of_code, deployment_config
 from workflows.link_failover import LinkFailover
 from workflows.node_record import NodeRecordWorkflow
@@ -160,19 +163,24 @@ async def serve(settings: Settings) -> None:
     running = Process(settings)
     named = await connect(lazy=True)
     cluster_here = cluster_of(settings, lambda: identity_of(named), recovers=True)
-    async with running as process, cluster_here as cluster:
-        client = await connect(plugins=[plugin()])
-        await ensure_search_attributes(client)
+    async with running as process, own_workload(settings, "control") as workload, workload.explaining(), cluster_here as cluster:
+        client = await connected(registers=True)
         # The sandbox polices workflows in the tests; here it would cost 15 ms of a recovery's first order (docs/decisions/0009).
         build_id = settings.build_id or build_of_code()
         await leave_sticky_queues(client)
         async with control_worker(client, cluster, UnsandboxedWorkflowRunner(), deployment_config(build_id)):
             upgrades = Upgrades(client, build_id, alone=settings.only_worker)
-            await upgrades.take_over()
-            process.ready("control", temporal_answers(client))
-            keeping = asyncio.create_task(SearchAttributesKept(client).keep())
+            try:
+                await upgrades.take_over()
+            except RPCError as error:
+                raise problem_of(error, client).error from error
+            look = service_problem(client)
+            process.ready("control", check_of(look))
+            keeping = (SearchAttributesKept(client).keep(), workload.keep(look))
+            tasks = [asyncio.create_task(work) for work in keeping]
             await process.until_stopped(upgrades.keep())
-            keeping.cancel()
+            for task in tasks:
+                task.cancel()
             await upgrades.drain()
 
 

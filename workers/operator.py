@@ -22,13 +22,15 @@ from activities.clusters.kubernetes.objects import PodsOf, job_object_of
 from activities.clusters.kubernetes.pod_objects import avoided_by, controller_of, is_manager, placed
 from activities.clusters.kubernetes.pod_operations import PodOperations, delete_pod
 from activities.clusters.kubernetes.reader import Reader, in_scope
-from rekindle.errors import MALFORMED, BadInput, ClusterError, Conflict, RekindleError, WatchExpired
+from rekindle.errors import MALFORMED, BadInput, ClusterError, Conflict, NotFound, RekindleError, WatchExpired
 from rekindle.model import keys
 from rekindle.model.cluster import ClusterEvent, JobPhase
+from rekindle.model.examined import Problem
 from rekindle.model.manifest import job_of
 from rekindle.settings import Settings, read_settings
 from rekindle.telemetry import configure_logging
 from workers import training_job_status
+from workers.own_workload import OwnWorkload, check_of, own_workload
 from workers.process import Process, patiently, run
 from workers.training_job_phase import FIRST, MANAGER_RESTARTS, phase_of
 
@@ -73,12 +75,20 @@ class Operator:
         """Namespaces in which a job is being reconciled."""
         self._happened = asyncio.Event()
         self._troubles: dict[str, Trouble] = {}
+        self.problem = ""
+        """Reason for which no job is served; empty: jobs are."""
 
     async def run(self) -> None:
         """Watches jobs and pods and reconciles jobs, until it is cancelled."""
         while True:
             try:
                 await self._watch_for_a_while()
+            except* NotFound as missing:
+                if not self.problem:
+                    logger.warning("own kind not served", extra={"error": str(missing.exceptions[0])})
+                self.problem = (
+                    f"{TRAINING_JOB.api_version} of {TRAINING_JOB.plural} is not served: install the chart rekindle-crds"
+                )
             except* (ClusterError, WatchExpired) as broken:
                 logger.info("operator watch interrupted, listing again", extra={"reason": str(broken.exceptions[0])})
             await asyncio.sleep(PAUSE)
@@ -93,6 +103,7 @@ class Operator:
         for path, take in streams:
             selector = {"labelSelector": keys.JOB_ID} if take == self._take_pod else {}
             listings.append((path, take, selector, await self._take_all(path, take, selector)))
+        self.problem = ""
         async with asyncio.TaskGroup() as group:
             for path, take, selector, since in listings:
                 group.create_task(self._follow(path, take, selector, since))
@@ -367,13 +378,26 @@ def _restarts(manager: Object) -> int:
     return int(said) if said.isdecimal() and len(said) < 4 else 0
 
 
+async def serve(settings: Settings, process: Process, workload: OwnWorkload) -> None:
+    async with Api(settings.kubeconfig) as api:
+        await patiently(lambda: check_version(api))
+        operator = Operator(api, settings)
+
+        async def why() -> Problem | None:
+            return Problem(reason="KindNotServed", words=operator.problem) if operator.problem else None
+
+        process.ready("operator", check_of(why))
+        keeping = asyncio.create_task(workload.keep(why))
+        await process.until_stopped(operator.run())
+        keeping.cancel()
+
+
 async def main() -> None:
     settings = read_settings()
     configure_logging("operator", settings)
-    async with Process(settings, has_temporal=False) as process, Api(settings.kubeconfig) as api:
-        await patiently(lambda: check_version(api))
-        process.ready("operator")
-        await process.until_stopped(Operator(api, settings).run())
+    running = Process(settings, has_temporal=False)
+    async with running as process, own_workload(settings, "operator") as workload, workload.explaining():
+        await serve(settings, process, workload)
     logger.info("operator stopped")
 
 

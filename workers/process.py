@@ -15,7 +15,6 @@ from rekindle.settings import Settings
 
 if TYPE_CHECKING:  # the local cluster has no client of Temporal, and probes are for Kubernetes
     from aiohttp import web
-    from temporalio.client import Client
 
     from workers.exposition import Exposition
 
@@ -207,29 +206,6 @@ def _said(problem: str) -> "web.Response":
     from aiohttp import web
 
     return web.Response(status=503 if problem else 200, text=f"{problem or 'ok'}\n")
-
-
-def temporal_answers(client: "Client") -> Check:
-    """Returns a check for processes without callers.
-
-    The gateway must not use it: behind a service, a gateway that is not ready loses the reports that it would keep until Temporal
-    is back.
-    """
-
-    async def check() -> str:
-        from temporalio.api.workflowservice.v1 import GetSystemInfoRequest
-        from temporalio.service import RPCError
-
-        try:
-            async with asyncio.timeout(PROBE_LIMIT):
-                await client.workflow_service.get_system_info(GetSystemInfoRequest())
-        except TimeoutError:
-            return f"Temporal does not answer within {PROBE_LIMIT:g} s"
-        except (RPCError, RuntimeError) as error:  # RuntimeError: a lazy client that cannot connect
-            return f"Temporal does not answer: {error}"
-        return ""
-
-    return check
 
 
 async def patiently(ask: Callable[[], Awaitable[Answer]]) -> Answer:

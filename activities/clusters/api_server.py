@@ -34,6 +34,7 @@ from rekindle.errors import (
     NotFound,
     WatchExpired,
 )
+from rekindle.model.compatibility import API_SERVER
 
 REQUEST_LIMIT = 10.0
 """Seconds for one request; a watch has no such limit."""
@@ -62,9 +63,6 @@ LARGEST_PAGE = 64 * 1024 * 1024
 Objects of tenants may have a megabyte: pages of such objects have fewer of them.
 """
 
-OLDEST = (1, 30)
-"""The oldest version whose API has all that is used here; 1.36 was tried, and 1.33 as it emulates it."""
-
 LONGEST_LINE = 64 * 1024 * 1024
 """Bytes of one event of a watch. The server keeps objects of 1.5 MiB, and writes some characters as six."""
 
@@ -79,6 +77,7 @@ METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 """A list of objects without their specs and statuses."""
 
 MERGE_PATCH = "application/merge-patch+json"
+ITEMS_PATCH = "application/strategic-merge-patch+json"
 
 ERRORS: Mapping[int, type[ClusterError]] = {
     400: Invalid,
@@ -276,6 +275,10 @@ class Api:
     async def patch(self, path: str, body: Object) -> Object:
         """Applies a merge patch: None removes a key."""
         return await self._ask("PATCH", path, {}, body, MERGE_PATCH)
+
+    async def patch_items(self, path: str, body: Object) -> Object:
+        """Applies a patch that merges lists by the keys of their items, such as the types of conditions. Built-in kinds only."""
+        return await self._ask("PATCH", path, {}, body, ITEMS_PATCH)
 
     async def delete(self, path: str, uid: str, grace_seconds: int | None = None, version: str = "") -> None:
         """Deletes exactly this object; `grace_seconds` None means its own grace period.
@@ -556,8 +559,6 @@ async def check_version(api: Api) -> str:
         BadInput when it is older than what the drivers need.
     """
     found = await api.get("/version")
-    minor = int("".join(character for character in found["minor"] if character.isdigit()))
-    if (int(found["major"]), minor) < OLDEST:
-        oldest = ".".join(map(str, OLDEST))
-        raise BadInput(f"the API server is {found['gitVersion']}: accepted are versions from {oldest}")
+    if problem := API_SERVER.problem(str(found["gitVersion"])):
+        raise BadInput(problem)
     return str(found["gitVersion"])

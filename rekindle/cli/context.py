@@ -9,11 +9,12 @@ from functools import cache
 from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 
 from rekindle.cli.stack import DETAILS, Addresses
+from rekindle.cli.terminal import problems
 from rekindle.client import Rekindle
 from rekindle.cluster_client import ClusterClient
 from rekindle.errors import ClusterUnavailable, Unavailable
 from rekindle.settings import read_settings
-from rekindle.temporal import connect
+from rekindle.temporal import connect, version_problem
 
 
 def find_stack() -> str:
@@ -23,7 +24,7 @@ def find_stack() -> str:
         The address of its Temporal server; empty: there is none, or the environment names another one.
     """
     named = os.environ.get("TEMPORAL_ADDRESS", "")
-    stack = _running_stack()
+    stack = running_stack()
     if stack is None:
         return ""
     for name, value in stack.environment().items():
@@ -31,7 +32,12 @@ def find_stack() -> str:
     return "" if named else stack.temporal
 
 
-def _running_stack() -> Addresses | None:
+def running_stack() -> Addresses | None:
+    """Returns the addresses of a running `rekindle dev`; None: there is none in this state directory.
+
+    Raises:
+        Unavailable: the file with them cannot be read.
+    """
     details = read_settings().state_dir / DETAILS
     try:
         return Addresses(**json.loads(details.read_text()))
@@ -51,9 +57,12 @@ async def control_plane() -> Rekindle:
     address = find_stack()
     _quiet_core()
     try:
-        return Rekindle(await connect(address, started_here=bool(address)))
+        client = await connect(address, started_here=bool(address))
     except Unavailable as error:
         raise Unavailable(f"{error}\n{_hint()}") from error
+    if problem := await version_problem(client):
+        problems.print(f"warning: {problem}", markup=False, soft_wrap=True)
+    return Rekindle(client)
 
 
 @cache
@@ -79,7 +88,7 @@ async def local_cluster() -> AsyncIterator[ClusterClient]:
 
 
 def _no_local_cluster() -> str:
-    if read_settings().cluster == "kubernetes" and not _running_stack():
+    if read_settings().cluster == "kubernetes" and not running_stack():
         return "this command is for a cluster of `rekindle dev`: on any other use kubectl"
     return _hint()
 

@@ -266,7 +266,8 @@ class Kubelet:
         again = {"Always": True, "OnFailure": code != 0}.get(pod["spec"].get("restartPolicy", "Always"), False)
         if again and not pod["metadata"].get("deletionTimestamp"):
             self._restarts[uid] = self._restarts.get(uid, 0) + 1
-            await self._tell(pod, _waiting(pod, "CrashLoopBackOff", self._restarts[uid]))
+            last = _terminated(code, "Error" if code else "Completed", last_line(self._log(pod)))
+            await self._tell(pod, _waiting(pod, "CrashLoopBackOff", self._restarts[uid], last))
             await asyncio.sleep(RESTART_SECONDS)
             await self._start(pod)
             return
@@ -344,13 +345,19 @@ def _running(pod: Object, restarts: int) -> Object:
     return {**status, "startTime": _now(), "podIP": LOOPBACK, "podIPs": [{"ip": LOOPBACK}], "hostIP": LOOPBACK}
 
 
-def _waiting(pod: Object, reason: str, restarts: int = 0) -> Object:
+def _waiting(pod: Object, reason: str, restarts: int = 0, last: Object | None = None) -> Object:
     phase = "Running" if restarts else "Pending"
-    return _status(pod, phase, {"waiting": {"reason": reason}}, restarts, ready=False)
+    status = _status(pod, phase, {"waiting": {"reason": reason}}, restarts, ready=False)
+    status["containerStatuses"][0]["lastState"] = last or {}
+    return status
+
+
+def _terminated(code: int, reason: str, message: str) -> Object:
+    return {"terminated": {"exitCode": code, "reason": reason, "message": message, "finishedAt": _now()}}
 
 
 def _ended(pod: Object, code: int, restarts: int, reason: str, message: str) -> Object:
-    state = {"terminated": {"exitCode": code, "reason": reason, "message": message, "finishedAt": _now()}}
+    state = _terminated(code, reason, message)
     status = _status(pod, "Succeeded" if code == 0 else "Failed", state, restarts, ready=False)
     return {**status, **({"reason": reason, "message": message} if code else {})}
 

@@ -1,21 +1,30 @@
 """`rekindle doctor` finds the link of an installation that is broken, and says how to mend it."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
+import yaml
 from temporalio.api.operatorservice.v1 import RemoveSearchAttributesRequest
 from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle import doctor
+from rekindle.cli import doctor as doctor_command
+from rekindle.cli.doctor import on_kubernetes
+from rekindle.cli.output import Format
+from rekindle.cli.ports import free_ports
 from rekindle.client import Rekindle
 from rekindle.deployment import Deployment, Version
-from rekindle.doctor import Health, Link, examine
+from rekindle.doctor import examine
+from rekindle.errors import Unavailable
 from rekindle.ids import Updates
 from rekindle.model.attachment import Attachment
+from rekindle.model.examined import Health, Link
 from rekindle.model.explained import NodesNow
 from rekindle.nodes import Nodes
 from rekindle.temporal import Attributes, register_attributes
@@ -145,3 +154,52 @@ async def listed(world: Harness) -> None:
     async with asyncio.timeout(60):
         while world.job.id not in {row.id for row in await Rekindle(world.client).jobs()}:
             await asyncio.sleep(0.03)
+
+
+# ---- without a cluster that can be seen
+
+
+async def test_without_a_kubeconfig_one_line_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nothing fails for it, and the line says what to give."""
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    monkeypatch.setenv("REKINDLE_STATE_DIR", str(tmp_path))
+    (link,) = [link async for link in on_kubernetes(None, "")]
+    assert (link.name, link.health) == ("Kubernetes", Health.UNKNOWN)
+    assert link.words == "not examined, because there is no kubeconfig"
+    assert "--kubeconfig" in link.mend
+
+
+async def test_without_the_client_of_kubernetes_one_line_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client's wheel comes without it."""
+    monkeypatch.setattr(doctor_command, "is_installed", lambda: False)
+    (link,) = [link async for link in on_kubernetes(None, "")]
+    assert link.health is Health.UNKNOWN
+    assert 'pip install "rekindle-recovery[kubernetes]"' in link.words
+
+
+@pytest.mark.costly
+async def test_an_api_server_that_does_not_answer_is_a_broken_link(tmp_path: Path) -> None:
+    """No other link is examined. A kubeconfig that cannot be read is one too."""
+    config = {
+        "clusters": [{"name": "here", "cluster": {"server": f"http://127.0.0.1:{free_ports(1)[0]}"}}],
+        "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me"}}],
+        "users": [{"name": "me", "user": {"token": "none"}}],
+        "current-context": "here",
+    }
+    for text, words in ((yaml.safe_dump(config), "the API server does not answer"), ("{}", str(tmp_path / "config"))):
+        (tmp_path / "config").write_text(text)
+        (link,) = [link async for link in on_kubernetes(tmp_path / "config", "")]
+        assert (link.name, link.health, words in link.words) == ("Kubernetes", Health.FAILED, True), link
+
+
+async def test_kubernetes_is_examined_although_temporal_is_away(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The reason may be there. The command ends as if nothing had been examined: Temporal does not answer."""
+    monkeypatch.setenv("TEMPORAL_ADDRESS", f"127.0.0.1:{free_ports(1)[0]}")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    monkeypatch.setenv("REKINDLE_STATE_DIR", str(tmp_path))
+    with pytest.raises(Unavailable, match="Temporal does not answer"):
+        await doctor_command.doctor(output=Format.JSON)
+    (link,) = json.loads(capsys.readouterr().out)
+    assert link["words"] == "not examined, because there is no kubeconfig"

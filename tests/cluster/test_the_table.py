@@ -7,9 +7,10 @@ import pytest
 
 from activities.clusters.kubernetes import kinds
 from activities.clusters.kubernetes.kind import Kind
-from activities.clusters.kubernetes.kinds import BARE, KINDS
+from activities.clusters.kubernetes.kinds import ALL_KINDS, KINDS
 from activities.clusters.kubernetes.reader import Reader
-from deploy.rights import OF_JOBS, OWN, TARGET, generated, rights_of
+from activities.clusters.kubernetes.rights import OF_JOBS, OWN, rights_of
+from deploy.rights import TARGET, generated
 from rekindle.errors import BadInput
 from rekindle.model.job import TRAITS_BEFORE, Trait
 from rekindle.model.keys import JOB_ID
@@ -18,7 +19,7 @@ from tests.fakes.gang_kind import GANG
 from tests.support.cluster import ROOT
 
 SERVE_OUR_OWN = {"workers/operator.py", "simulators/kubernetes/console.py"}
-ROWS = set(kinds.__all__) - {"KINDS"}
+ROWS = set(kinds.__all__) - {"ALL_KINDS", "KINDS"}
 WORDS = {kind.name for kind in KINDS} - {"Job"}
 """Names of all kinds but `Job`, which our own objects use for a job of any kind."""
 
@@ -53,7 +54,7 @@ def test_rights_are_those_of_the_table() -> None:
 @pytest.mark.parametrize("account", OWN)
 def test_a_new_kind_has_its_rights_by_its_row(account: str) -> None:
     """Each account that looks at jobs has the same rights for it as for the other kinds, and no account has more."""
-    new = set(rights_of(account, (*KINDS, BARE, GANG))) - set(rights_of(account, (*KINDS, BARE)))
+    new = set(rights_of(account, (*ALL_KINDS, GANG))) - set(rights_of(account))
     wanted = {("gangs.example.com", "gangs", OF_JOBS[account])} if account in OF_JOBS else set()
     assert {(right.group, right.resource, right.verbs) for right in new} == wanted
 
@@ -69,7 +70,7 @@ def test_a_label_is_named_for_kinds_that_have_one(kind: str) -> None:
 LATER = {Trait.CONTRACT_WORDS}
 
 
-@pytest.mark.parametrize("kind", [kind for kind in (*KINDS, BARE) if kind.name in TRAITS_BEFORE], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", [kind for kind in ALL_KINDS if kind.name in TRAITS_BEFORE], ids=lambda kind: kind.name)
 def test_a_job_that_was_registered_before_has_the_traits_of_its_kind(kind: Kind) -> None:
     """Histories and memories of older versions do not contain them. A later trait is not among them, so that their commands stay
     the same."""

@@ -10,10 +10,10 @@ from google.protobuf.json_format import ParseDict
 from prometheus_client.parser import text_string_to_metric_families
 from temporalio.testing import WorkflowEnvironment
 
-from rekindle import ids
+from rekindle import __version__, ids
 from rekindle.model.account import Holding, Stretch
 from rekindle.model.job import Framework, SubHealthStrategy
-from rekindle_wire import PROTOCOL, training_pb2, training_pb2_grpc
+from rekindle_wire import PROTOCOL, SPOKEN, training_pb2, training_pb2_grpc
 from rekindle_wire import recover_pb2 as wire
 from rekindle_wire.recover_pb2_grpc import RecoverStub
 from tests.support.harness import Harness, a_job, a_mindio_job, harness, register
@@ -262,6 +262,18 @@ async def test_who_asks_for_nothing_on_the_wire_is_told_what_is_missing(temporal
                 await stream.read()
             assert raised.value.code() is grpc.StatusCode.UNKNOWN
             assert world.job.id in (raised.value.details() or "")
+
+
+async def test_a_manager_of_another_release_is_refused_when_it_connects(temporal: WorkflowEnvironment) -> None:
+    """The answer has both protocols, both releases, and what to install. Managers of others tell no protocol."""
+    async with harness(temporal, a_job()) as world, stub_of(world) as stub:
+        refused = await stub.Init(client(world), metadata=((SPOKEN, f"{PROTOCOL + 1} 0.9.0"),))
+        assert refused.code == 409
+        assert f"protocol: {PROTOCOL + 1} is not spoken here, accepted is {PROTOCOL}: install one release" in refused.info
+        assert refused.info.endswith(f"(the training side is of release 0.9.0, the gateway of {__version__})")
+        assert (await stub.Init(client(world), metadata=((SPOKEN, "garbage"),))).code == 409
+        assert (await stub.Init(client(world), metadata=((SPOKEN, f"{PROTOCOL} 0.9.0"),))).code == 0
+        await _registered(world, stub)
 
 
 GOOD: dict[str, Any] = {"incarnation": "life-1", "step": 1, "protocol": PROTOCOL}

@@ -11,7 +11,7 @@ from activities.clusters.api_server import Api, Object
 from activities.clusters.kubernetes.driver import KubernetesCluster
 from activities.clusters.kubernetes.kind import Right
 from activities.clusters.kubernetes.kinds import KINDS
-from deploy.rights import OWN, rights_of
+from activities.clusters.kubernetes.rights import OWN, rights_of
 from rekindle.model import keys
 from rekindle.settings import Settings
 from simulators.kubernetes.installation import install, kubeconfig_of

@@ -38,6 +38,7 @@ from tests.kubernetes.world.worlds import NODES, BarePods, IndexedJob, Kubernete
 from tests.support.charts import given, objects
 from workers.operator import Operator
 from workers.other_controller import NAMESPACE, SERVICE, refuse_beside_another_controller
+from workers.own_workload import own_workload
 
 VERBS = {"POST": "create", "PATCH": "patch", "DELETE": "delete", "WATCH": "watch"}
 EVENT = ClusterEvent(name="demo", kind="any", reason="Seen", message="by a test")
@@ -286,10 +287,18 @@ async def ask_for_everything(all_accounts: Accounts, tmp_path: Path) -> None:
     await a_job_that_cannot_begin(namespace)
     await watch(all_accounts)
     await look_for_rivals(all_accounts)
+    await show_that_all_serve(all_accounts)
     own = await all_accounts.claims["control"].own()
     assert await all_accounts.claims["watcher"].over({own}) == {own}
     await all_accounts.claims["control"].renew()
     assert await all_accounts.claims["watcher"].over({own}) == set()
+
+
+async def show_that_all_serve(found: Accounts) -> None:
+    """Lets each process say on its own workload that it serves."""
+    for account, proxy in found.proxies.items():
+        async with own_workload(Settings(cluster="kubernetes", kubeconfig=proxy.kubeconfig), account) as workload:
+            await workload.show(None)
 
 
 async def claim(found: Accounts, job_id: str) -> None:

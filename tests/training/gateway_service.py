@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 
-from rekindle_wire import REPORT
+from rekindle_wire import REPORT, SPOKEN
 from rekindle_wire.recover_pb2 import FaultRank, ProcessManageSignal, Status, StressOpList, StressTestRankParams, SwitchRankList
 from rekindle_wire.recover_pb2_grpc import RecoverServicer, add_RecoverServicer_to_server
 from rekindle_wire.training_pb2 import ProgressReceipt, ProgressReport, TimeReport
@@ -40,6 +40,8 @@ class GatewayPeer(RecoverServicer, ProgressServicer):
         self._deciding: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self.metadata: dict[str, list[dict[str, str]]] = {}
+        self.spoken = ""
+        """Protocol and release that the manager said last."""
         self.ids: list[str] = []
         """Ids of reports, in the order in which they came."""
         """Metadata with keys of ours, by the names of calls, in the order of arrival."""
@@ -232,6 +234,7 @@ class GatewayPeer(RecoverServicer, ProgressServicer):
         self._changed = asyncio.Event()
 
     async def Init(self, request: Any, context: Any) -> Status:
+        self.spoken = dict(context.invocation_metadata()).get(SPOKEN, "")
         return self._hear("Init", request)
 
     async def Register(self, request: Any, context: Any) -> Status:

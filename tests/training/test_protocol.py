@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from importlib.metadata import version
 from typing import Any
 
 import grpc
@@ -30,7 +31,8 @@ class Refusing(RanksServicer):
 async def test_a_manager_refuses_a_process_of_another_protocol(
     job: Job, gateway: GatewayPeer, reference: list[bytes], spoken: int
 ) -> None:
-    """The stream ends with the field, what was said and what is accepted; the job's own processes train as ever."""
+    """The stream ends with the field, what was said and what is accepted; the job's own processes train as ever. The gateway
+    has heard which protocol and release the manager has."""
     await job.manager()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{job.port}") as channel:
         stub: Any = RanksStub(channel)
@@ -42,6 +44,7 @@ async def test_a_manager_refuses_a_process_of_another_protocol(
     for pod_rank in (0, 1):
         await job.worker(pod_rank)
     assert await job.codes() == {0}
+    assert gateway.spoken == f"{PROTOCOL} {version('rekindle-recovery-training')}"
     assert job.final() == reference
 
 

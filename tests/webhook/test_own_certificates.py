@@ -9,7 +9,15 @@ from cryptography.x509 import DNSName
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
 from tests.support.admission import SERVICE
-from workers.webhook.own_certificates import AUTHORITY_LASTS, CERTIFICATE_LASTS, Certificates, certificates_in, renewed
+from workers.webhook.own_certificates import (
+    AUTHORITY_LASTS,
+    CERTIFICATE_LASTS,
+    Certificates,
+    certificates_in,
+    end_of,
+    problem_of,
+    renewed,
+)
 
 NOW = datetime(2026, 11, 29, 12, tzinfo=UTC)
 EMPTY = Certificates()
@@ -84,3 +92,19 @@ def test_another_name_needs_another_certificate() -> None:
 def test_what_is_no_base64_counts_as_missing() -> None:
     """Somebody has edited the Secret."""
     assert certificates_in({"ca.crt": "%%%", "tls.crt": "eA=="}) == Certificates(certificate=b"x")
+
+
+def test_a_certificate_that_callers_refuse_says_why() -> None:
+    """Each reason is one that a person can act on."""
+    first, another = renewed(EMPTY, SERVICE, NOW), renewed(EMPTY, SERVICE, NOW)
+
+    def problem(certificate: bytes, trusted: bytes, service: str = SERVICE, now: datetime = NOW) -> str:
+        return problem_of(certificate, trusted, service, now)
+
+    assert problem(first.certificate, first.authorities) == ""
+    assert problem(b"garbage", first.authorities) == "there is no certificate yet"
+    assert "is not for other.mindx-dl.svc" in problem(first.certificate, first.authorities, "other.mindx-dl.svc")
+    assert "caBundle is empty" in problem(first.certificate, b"")
+    assert "caBundle has another one" in problem(first.certificate, another.authorities)
+    later = NOW + 2 * CERTIFICATE_LASTS
+    assert f"to {end_of(first.certificate)} only" in problem(first.certificate, first.authorities, now=later)

@@ -13,6 +13,7 @@ from functools import partial
 
 import grpc
 
+from rekindle import __version__
 from rekindle.errors import BadInput
 from rekindle.ids import Updates
 from rekindle.model.attachment import Progress
@@ -20,7 +21,18 @@ from rekindle.model.dialogue import Receipt, Report
 from rekindle.model.fault import FaultReport
 from rekindle.otlp import exporter
 from rekindle.spans import Place, mode_place, within
-from rekindle_wire import ATTEMPT, INFO, JOB, REPORT, TRACE, protocol_problem, recover_pb2_grpc, training_pb2, training_pb2_grpc
+from rekindle_wire import (
+    ATTEMPT,
+    INFO,
+    JOB,
+    REPORT,
+    SPOKEN,
+    TRACE,
+    protocol_problem,
+    recover_pb2_grpc,
+    training_pb2,
+    training_pb2_grpc,
+)
 from rekindle_wire import recover_pb2 as wire
 from workers.gateway import messages
 from workers.gateway.access import JOB_NOT_EXIST, OK, ORDER_MIX, POD_GROUP, UNREGISTERED, Context, Desk
@@ -35,6 +47,9 @@ from workers.gateway.secondary_streams import Side
 from workers.gateway.training_spans import Told, training_spans
 
 logger = logging.getLogger("gateway")
+
+LONGEST_PROTOCOL, LONGEST_RELEASE = 6, 40
+"""Maximum lengths of what a manager says of its version."""
 
 LONGEST_ID = 64
 """Longest id of a report, in characters."""
@@ -62,7 +77,12 @@ class RecoverService(recover_pb2_grpc.RecoverServicer):
     async def Init(self, request: wire.ClientInfo, context: Context) -> wire.Status:
         """Answers `Init`. A manager that does not know its job's id receives it in the trailing metadata."""
         job_id = await self._desk.job_of(context, request.jobId)
-        answer = await self._desk.answer(context, job_id, lambda: self._introductions.initialize(job_id), POD_GROUP)
+
+        async def initialized() -> Receipt:
+            _refuse_another_protocol(context)
+            return await self._introductions.initialize(job_id)
+
+        answer = await self._desk.answer(context, job_id, initialized, POD_GROUP)
         if job_id != request.jobId:
             context.set_trailing_metadata(((JOB, job_id),))
         return _status(answer)
@@ -251,6 +271,13 @@ def _report_id(context: Context) -> str:
     """Returns the id that our training side gives a report; empty: other clients give none, and each call is a report."""
     said = _metadata(context, REPORT)
     return said if said.isalnum() and said.isascii() and len(said) <= LONGEST_ID else ""
+
+
+def _refuse_another_protocol(context: Context) -> None:
+    """Raises BadInput if the caller is a manager of ours that speaks another protocol. It attaches no stream then."""
+    spoken, _, release = _metadata(context, SPOKEN).partition(" ")
+    if spoken and (problem := protocol_problem(int(spoken) if spoken.isdecimal() and len(spoken) < LONGEST_PROTOCOL else 0)):
+        raise BadInput(f"{problem} (the training side is of release {release[:LONGEST_RELEASE]}, the gateway of {__version__})")
 
 
 def _metadata(context: Context, key: str) -> str:

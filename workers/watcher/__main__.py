@@ -4,12 +4,15 @@ import asyncio
 import logging
 from collections.abc import Awaitable
 
+from rekindle.model.examined import Problem
 from rekindle.policy.detection.storm import Marks
 from rekindle.settings import read_settings
 from rekindle.telemetry import configure_logging
 from rekindle.temporal import connect, identity_of
 from workers.clusters import cluster_of
-from workers.process import Process, run, temporal_answers
+from workers.own_workload import check_of, own_workload
+from workers.process import Process, run
+from workers.temporal_client import service_problem
 from workers.watcher import metrics
 from workers.watcher.job_workflows import TemporalJobWorkflows
 from workers.watcher.watcher import LISTED, Watcher
@@ -22,19 +25,20 @@ async def main() -> None:
     configure_logging("watcher", settings)
     running = Process(settings)
     client = await connect(lazy=True)
-    async with running as process, cluster_of(settings, lambda: identity_of(client)) as cluster:
+    cluster_here = cluster_of(settings, lambda: identity_of(client))
+    async with running as process, own_workload(settings, "watcher") as workload, workload.explaining(), cluster_here as cluster:
         listed = None if settings.namespaces else LISTED  # jobs of other namespaces may be another watcher's
         workflows = TemporalJobWorkflows(client)
         watcher = Watcher(cluster, workflows, settings.limits, listed=listed)
         watcher.hold_drains_for(settings.drain_held)
         watcher.hold_in_storms(Marks(nodes=settings.storm_nodes, recoveries=settings.storm_recoveries), workflows.recovering)
-        answers = temporal_answers(client)
+        look = service_problem(client)
 
-        async def well() -> str:
-            return watcher.problem or await answers()
+        async def why() -> Problem | None:
+            return Problem(reason="ClusterNotWatched", words=watcher.problem) if watcher.problem else await look()
 
-        process.ready("watcher", well)
-        works: list[Awaitable[None]] = [watcher.run()]
+        process.ready("watcher", check_of(why))
+        works: list[Awaitable[None]] = [watcher.run(), workload.keep(why)]
         if process.is_observed:
             metrics.expose(watcher)
             works.append(metrics.keep_counting(client, settings.limits))

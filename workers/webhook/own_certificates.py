@@ -97,6 +97,33 @@ def _ends(found: Certificates, service: str, now: datetime) -> datetime | None:
     return certificates[0].not_valid_after_utc if is_trusted and service in _names_of(certificates[0]) else None
 
 
+def problem_of(certificate: bytes, authorities: bytes, service: str, now: datetime) -> str:
+    """Returns why callers refuse a certificate; empty: they trust it.
+
+    Args:
+        certificate: the chain, in PEM.
+        authorities: those that the callers trust, in PEM.
+        service: name by which they call the webhook.
+    """
+    chain, trusted = _read(certificate), _read(authorities)
+    if not chain:
+        return "there is no certificate yet"
+    if not _is_valid(chain[0], now):
+        return f"the certificate is valid from {chain[0].not_valid_before_utc} to {chain[0].not_valid_after_utc} only"
+    if service not in _names_of(chain[0]):
+        return f"the certificate is not for {service}"
+    if not trusted:
+        return "the API server trusts no authority, since caBundle is empty"
+    if not any(_is_issued_by(one, authority) and _is_valid(authority, now) for one in chain for authority in trusted):
+        return "the API server does not trust the authority of the certificate: caBundle has another one"
+    return ""
+
+
+def end_of(certificate: bytes) -> datetime:
+    """Returns the end of a certificate that can be read."""
+    return _read(certificate)[0].not_valid_after_utc
+
+
 def _names_of(certificate: x509.Certificate) -> list[str]:
     try:
         return certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName)

@@ -180,6 +180,8 @@ class Right:
     group: str
     resource: str
     verbs: tuple[str, ...]
+    names: tuple[str, ...] = ()
+    """Names of the objects that it is for; empty: all."""
 
 
 def _of_the_object(job: "Workload") -> list[tuple[str, str]]:

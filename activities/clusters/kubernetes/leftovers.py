@@ -84,7 +84,7 @@ class Leftovers:
 
     async def running(self) -> str:
         """Returns the Lease of this installation if it is being renewed; empty: the installation does not run."""
-        return next((holder for holder in sorted(await self._alive()) if self._is_ours(holder)), "")
+        return next((holder for holder in sorted(await self.alive()) if self._is_ours(holder)), "")
 
     async def find(self) -> AsyncGenerator[Leftover, None]:
         """Yields what is left, jobs first: their state decides about their pods. Each kind of thing is listed whole before any of
@@ -95,7 +95,7 @@ class Leftovers:
 
     # ---- installations
 
-    async def _alive(self) -> frozenset[str]:
+    async def alive(self) -> frozenset[str]:
         """Returns the Leases of all installations that live, as namespace and name.
 
         As clocks of machines differ, one that looks old is read again after a renewal was due.
@@ -122,10 +122,10 @@ class Leftovers:
 
     async def _is_anothers(self, holder: str) -> bool:
         """Returns whether this is the Lease of another installation that lives."""
-        return holder in await self._alive() and not self._is_ours(holder)
+        return holder in await self.alive() and not self._is_ours(holder)
 
     async def _others_live(self) -> bool:
-        return any([await self._is_anothers(holder) for holder in await self._alive()])
+        return any([await self._is_anothers(holder) for holder in await self.alive()])
 
     # ---- jobs
 

@@ -13,6 +13,9 @@ JOB = "rekindle-job"
 REPORT = "rekindle-report"
 """Metadata of each report of ours: its id, which is the same however often it is sent, and over whichever gateway."""
 
+SPOKEN = "rekindle-protocol"
+"""Metadata of `Init` of ours: the protocol that the manager speaks, and its release, such as `4 0.1.0`. Others send none."""
+
 TRACE = "rekindle-trace"
 """Metadata of the answer to such a report, where the gateway exports traces: the span of the recovery, as W3C's `traceparent`."""
 

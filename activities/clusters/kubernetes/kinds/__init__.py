@@ -14,4 +14,6 @@ from activities.clusters.kubernetes.kinds.training_job import TRAINING_JOB
 KINDS: Sequence[Kind] = (TRAINING_JOB, ASCEND_JOB, BATCH_JOB, JOB_SET, PYTORCH_JOB, TRAIN_JOB)
 """Kinds that have an object."""
 
-__all__ = ["ASCEND_JOB", "BARE", "BATCH_JOB", "JOB_SET", "KINDS", "PYTORCH_JOB", "TRAINING_JOB", "TRAIN_JOB"]
+ALL_KINDS: Sequence[Kind] = (*KINDS, BARE)
+
+__all__ = ["ALL_KINDS", "ASCEND_JOB", "BARE", "BATCH_JOB", "JOB_SET", "KINDS", "PYTORCH_JOB", "TRAINING_JOB", "TRAIN_JOB"]

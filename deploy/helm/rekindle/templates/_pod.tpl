@@ -92,6 +92,7 @@ image: {{ include "rekindle.image" .root | quote }}
 imagePullPolicy: {{ . }}
 {{- end }}
 command: [python, -P, -m, workers.{{ .component }}]
+terminationMessagePolicy: FallbackToLogsOnError # kubectl describe shows why a process has ended
 startupProbe:
   httpGet: {path: /healthz, port: health}
   periodSeconds: 1

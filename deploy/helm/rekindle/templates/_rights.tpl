@@ -1,4 +1,4 @@
-{{- /* What each account may do; rbac.yaml binds it. Generated from the table of kinds: `make rights`. */ -}}
+{{- /* What each account may do; rbac.yaml binds it. Generated from the table of rights: `make rights`. */ -}}
 
 {{- define "rekindle.rights.control.inNamespaces" }}
 - {apiGroups: [""], resources: [pods], verbs: [get, list, watch, create, patch, delete]}
@@ -20,6 +20,12 @@
 - {apiGroups: [rekindle.io], resources: [priority], verbs: [use]}
 {{- end }}
 
+{{- define "rekindle.rights.control.atHome" }}
+- {apiGroups: [coordination.k8s.io], resources: [leases], verbs: [create, patch]}
+- {apiGroups: [apps], resources: [deployments/status], resourceNames: [rekindle-control], verbs: [patch]}
+- {apiGroups: [""], resources: [events], verbs: [create]}
+{{- end }}
+
 {{- define "rekindle.rights.gateway.inNamespaces" }}
 - {apiGroups: [""], resources: [pods], verbs: [list]}
 - {apiGroups: [""], resources: [events], verbs: [create]}
@@ -35,6 +41,11 @@
 {{- define "rekindle.rights.gateway.ofCluster" }}
 - {apiGroups: [authentication.k8s.io], resources: [tokenreviews], verbs: [create]}
 - {apiGroups: [rekindle.io], resources: [priority], verbs: [use]}
+{{- end }}
+
+{{- define "rekindle.rights.gateway.atHome" }}
+- {apiGroups: [apps], resources: [statefulsets/status], resourceNames: [rekindle-gateway], verbs: [patch]}
+- {apiGroups: [""], resources: [events], verbs: [create]}
 {{- end }}
 
 {{- define "rekindle.rights.watcher.inNamespaces" }}
@@ -57,6 +68,11 @@
 - {apiGroups: [rekindle.io], resources: [priority], verbs: [use]}
 {{- end }}
 
+{{- define "rekindle.rights.watcher.atHome" }}
+- {apiGroups: [apps], resources: [deployments/status], resourceNames: [rekindle-watcher], verbs: [patch]}
+- {apiGroups: [""], resources: [events], verbs: [create]}
+{{- end }}
+
 {{- define "rekindle.rights.operator.inNamespaces" }}
 - {apiGroups: [""], resources: [pods], verbs: [get, list, watch, create, delete]}
 - {apiGroups: [""], resources: [services], verbs: [get, create]}
@@ -68,4 +84,9 @@
 {{- define "rekindle.rights.operator.ofCluster" }}
 - {apiGroups: [rekindle.io], resources: [marks], verbs: [set]}
 - {apiGroups: [rekindle.io], resources: [priority], verbs: [use]}
+{{- end }}
+
+{{- define "rekindle.rights.operator.atHome" }}
+- {apiGroups: [apps], resources: [deployments/status], resourceNames: [rekindle-operator], verbs: [patch]}
+- {apiGroups: [""], resources: [events], verbs: [create]}
 {{- end }}

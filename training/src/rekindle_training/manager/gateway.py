@@ -8,6 +8,7 @@ import functools
 import logging
 import random
 from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
@@ -15,7 +16,7 @@ import grpc
 from rekindle_training import names, wire
 from rekindle_training.manager.identity import Identity
 from rekindle_training.manager.reports import Metadata, Report, Reports
-from rekindle_wire import JOB, PROTOCOL, TRACE
+from rekindle_wire import JOB, PROTOCOL, SPOKEN, TRACE
 from rekindle_wire.recover_pb2 import (
     ProcessFaultRequest,
     ProcessManageSignal,
@@ -143,7 +144,8 @@ class Gateway:
         )
 
     async def _register(self, stub: "RecoverAsyncStub") -> None:
-        init = stub.Init(self._identity.stranger, timeout=INTRODUCTION_SECONDS, metadata=self._identity.metadata())
+        told = (*self._identity.metadata(), (SPOKEN, f"{PROTOCOL} {_release()}"))
+        init = stub.Init(self._identity.stranger, timeout=INTRODUCTION_SECONDS, metadata=told)
         _check("Init", await init)
         self._identity.learn(str(dict(await init.trailing_metadata() or ()).get(JOB, "")))
         if not self._identity.job_id:
@@ -238,6 +240,13 @@ class Gateway:
 async def _trace(call: "grpc.aio.UnaryUnaryCall[Any, Any]") -> str:
     """Returns the span that the answer names for what was done; empty: the gateway exports no traces, or knows none."""
     return str(dict(await call.trailing_metadata() or ()).get(TRACE, ""))
+
+
+def _release() -> str:
+    try:
+        return version("rekindle-recovery-training")
+    except PackageNotFoundError:  # its files were copied into an image
+        return "unknown"
 
 
 def _check(step: str, status: Status) -> None:

@@ -1,0 +1,59 @@
+"""State of the parts of an installation: links, as `rekindle doctor` shows them, and why a process does not serve."""
+
+from enum import StrEnum
+
+from rekindle.errors import Unavailable
+from rekindle.model.base import Value
+
+
+class Health(StrEnum):
+    OK = "ok"
+    WARNING = "warning"
+    """Works, but something of it will be missed."""
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+    """Cannot be seen now."""
+
+
+class Link(Value):
+    """Part of an installation, and its state."""
+
+    name: str
+    health: Health
+    words: str
+    mend: str = ""
+    """Action that repairs the link. Empty: none is needed."""
+
+
+def ok(name: str, words: str) -> Link:
+    return Link(name=name, health=Health.OK, words=words)
+
+
+def warning(name: str, words: str, mend: str) -> Link:
+    return Link(name=name, health=Health.WARNING, words=words, mend=mend)
+
+
+def failed(name: str, words: str, mend: str) -> Link:
+    return Link(name=name, health=Health.FAILED, words=words, mend=mend)
+
+
+def unknown(name: str, words: str, mend: str = "") -> Link:
+    return Link(name=name, health=Health.UNKNOWN, words=words, mend=mend)
+
+
+class Problem(Value):
+    """Reason for which a process does not serve."""
+
+    reason: str
+    """Word for programs, written as reasons of conditions are on Kubernetes."""
+
+    words: str
+    mend: str = ""
+    """Action that ends it. Empty: the words say it."""
+
+    def __str__(self) -> str:
+        return f"{self.words}; {self.mend}" if self.mend else self.words
+
+    @property
+    def error(self) -> Unavailable:
+        return Unavailable(str(self), self.reason)

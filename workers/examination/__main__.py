@@ -1,0 +1,54 @@
+"""Entry point of the examination: `python -P -m workers.examination`. Started by `rekindle doctor`.
+
+Writes one link a line, as JSON.
+"""
+
+import sys
+from collections.abc import AsyncIterator, Callable
+
+from activities.clusters.api_server import Api
+from rekindle.model.examined import Health, Link
+from rekindle.settings import read_settings
+from workers.examination import access, admission, claims, network, processes, server, webhook
+from workers.examination.installation import Installation, installation_of
+from workers.process import run
+
+PARTS: tuple[Callable[[Installation], AsyncIterator[Link | None]], ...] = (
+    server.kinds,
+    processes.processes,
+    access.rights,
+    network.services,
+    admission.objects,
+    webhook.webhook,
+    claims.installations,
+)
+"""Parts of an installation in the order in which they depend on each other."""
+
+
+async def examine(api: Api, namespace: str) -> AsyncIterator[Link]:
+    """Yields each link as soon as it is examined. Without an API server there is only one.
+
+    Args:
+        namespace: of the installation.
+    """
+    first = await server.reached(api)
+    yield first
+    if first.health is Health.FAILED:
+        return
+    installation = await installation_of(api, namespace)
+    for part in PARTS:
+        async for link in part(installation):
+            if link:
+                yield link
+
+
+async def main() -> None:
+    settings = read_settings()
+    async with Api(settings.kubeconfig) as api:
+        async for link in examine(api, settings.namespace):
+            sys.stdout.write(link.model_dump_json() + "\n")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    run(main)

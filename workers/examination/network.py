@@ -1,0 +1,70 @@
+"""Service of the gateways, its endpoints, and the metrics of the processes."""
+
+from collections.abc import AsyncIterator
+
+from activities.clusters.api_server import Object
+from rekindle.model.examined import Link, failed, ok, warning
+from workers.examination.installation import APPLY, PORT, Installation, asked, found
+from workers.other_controller import PART_OF
+
+GATEWAYS = "service of the gateways"
+
+MONITORS = "/apis/monitoring.coreos.com/v1"
+
+
+async def services(installation: Installation) -> AsyncIterator[Link | None]:
+    """Examines the Service by which training sides find the gateways, and where metrics are."""
+    yield await asked(GATEWAYS, _service(installation))
+    yield await asked("metrics", _metrics(installation))
+
+
+async def _service(installation: Installation) -> Link:
+    where = f"{installation.service} in namespace {installation.namespace}"
+    service = await found(installation.api.get(installation.path("/api/v1", "services", installation.service)))
+    if service is None:
+        if installation.observes:
+            return ok(GATEWAYS, "none, as this installation only observes")
+        return failed(GATEWAYS, f"{where} is missing: no training side finds a gateway", APPLY)
+    if problem := _problem(installation, service):
+        return problem
+    if ready := await _ready(installation):
+        return ok(GATEWAYS, f"{where} leads to {len(ready)} ready gateways ({', '.join(ready)})")
+    mend = "look at the gateways: kubectl describe statefulset rekindle-gateway, and at the selector of the Service"
+    return failed(GATEWAYS, f"{where} leads to no ready gateway", mend)
+
+
+def _problem(installation: Installation, service: Object) -> Link | None:
+    """Returns what is wrong with the Service itself. None: nothing is."""
+    where = f"{installation.service} in namespace {installation.namespace}"
+    if (service["metadata"].get("labels") or {}).get(PART_OF) != "rekindle":
+        words = f"{where} is another controller's"
+        if installation.observes:
+            return ok(GATEWAYS, f"{words}, and this installation only observes")
+        return failed(
+            GATEWAYS, words, "take it over with takeOver or service.keep of the chart, or use another name: service.name"
+        )
+    if PORT not in [port["port"] for port in service["spec"].get("ports") or ()]:
+        return failed(GATEWAYS, f"{where} has no port {PORT}", APPLY)
+    return None
+
+
+async def _ready(installation: Installation) -> list[str]:
+    """Returns the addresses of its ready endpoints. Those without a condition count as ready."""
+    slices = installation.path("/apis/discovery.k8s.io/v1", "endpointslices")
+    listing = await installation.api.list(slices, labelSelector=f"kubernetes.io/service-name={installation.service}")
+    endpoints: list[Object] = [one for item in listing.items for one in item.get("endpoints") or ()]
+    ready = [one for one in endpoints if (one.get("conditions") or {}).get("ready") is not False]
+    return sorted({address for one in ready for address in one["addresses"]})
+
+
+async def _metrics(installation: Installation) -> Link:
+    if not installation.health_port:
+        words = "none are exposed, since REKINDLE_HEALTH_PORT is 0; nor are probes answered"
+        return warning("metrics", words, "set REKINDLE_HEALTH_PORT=8080")
+    words = f"exposed on port {installation.health_port} of each pod"
+    listed = await found(installation.api.get(MONITORS))
+    if listed is None:
+        return ok("metrics", f"{words}; the cluster has no PodMonitors")
+    if await found(installation.api.get(installation.path(MONITORS, "podmonitors", "rekindle"))):
+        return ok("metrics", f"{words}, and read by the PodMonitor rekindle")
+    return ok("metrics", f"{words}; no PodMonitor reads them (podMonitor.enabled=true)")

@@ -1,0 +1,127 @@
+"""Processes of an installation: whether their pods are ready, and if not, why."""
+
+from collections.abc import AsyncIterator, Iterator
+
+from activities.clusters.api_server import Object
+from activities.clusters.kubernetes.rights import OWN, workload_of
+from rekindle.errors import ClusterError
+from rekindle.model.bounds import cut, few
+from rekindle.model.examined import Link, failed, ok, warning
+from workers.examination.installation import APPLY, Installation, asked, found
+from workers.own_workload import CONDITION
+
+OPTIONAL = "webhook"
+
+STARTING = ("ContainerCreating", "PodInitializing")
+
+LONGEST = 300
+"""Bytes of the words of a pod."""
+
+IMAGE = "let the cluster pull the image: the values image.repository, image.tag and image.pullSecrets"
+MENDS = {
+    "ErrImagePull": IMAGE,
+    "ImagePullBackOff": IMAGE,
+    "InvalidImageName": IMAGE,
+    "ErrImageNeverPull": IMAGE,
+    "CreateContainerConfigError": "create the ConfigMap or Secret that it names",
+    "Unschedulable": "free or add a node that fits, or change its nodeSelector, tolerations or resources",
+    "ReplicaFailure": "mend what refuses its pods: a quota, the pod security standard, or a policy of the cluster",
+}
+"""Actions by the reason for which a pod does not run."""
+
+Trouble = tuple[str, str]
+"""Words, and how to mend it."""
+
+
+async def processes(installation: Installation) -> AsyncIterator[Link | None]:
+    """Examines the Deployment or StatefulSet of each process."""
+    for process in (*OWN, OPTIONAL):
+        yield await asked(f"process {process}", _process(installation, process))
+
+
+async def _process(installation: Installation, process: str) -> Link | None:
+    name, workload = f"process {process}", f"rekindle-{process}"
+    there = await found(installation.api.get(installation.path("/apis/apps/v1", workload_of(process), workload)))
+    if there is None:
+        if process == OPTIONAL:
+            return None
+        return failed(name, f"{workload} is not in namespace {installation.namespace}", APPLY)
+    wanted, status = there["spec"].get("replicas", 1), there.get("status") or {}
+    ready = status.get("readyReplicas", 0)
+    image = there["spec"]["template"]["spec"]["containers"][0].get("image", "")
+    if not wanted:
+        return warning(name, "scaled to no pod at all", f"kubectl -n {installation.namespace} scale {workload} --replicas=1")
+    if ready >= wanted:
+        return ok(name, f"{ready} of {wanted} pods are ready, of image {image}")
+    troubles = [*_of_workload(there), *await _of_pods(installation, there)]
+    words = (
+        f"{ready} of {wanted} pods are ready: {few([cut(said, LONGEST) for said, _ in troubles], between='; ') or 'they start'}"
+    )
+    mend = next((mend for _, mend in troubles if mend), f"kubectl -n {installation.namespace} describe pod -l {_labels(there)}")
+    return warning(name, words, mend) if ready else failed(name, words, mend)
+
+
+def _of_workload(workload: Object) -> Iterator[Trouble]:
+    """Yields what the conditions of a workload say, ours too."""
+    for one in (workload.get("status") or {}).get("conditions") or ():
+        said = f"{one.get('reason', one['type'])}: {one.get('message', '')}"
+        if one["type"] == CONDITION and one["status"] == "False":
+            yield said, ""
+        elif one["type"] == "ReplicaFailure" and one["status"] == "True":
+            yield said, MENDS["ReplicaFailure"]
+        elif one["type"] == "Progressing" and one["status"] == "False":
+            yield said, ""
+
+
+async def _of_pods(installation: Installation, workload: Object) -> list[Trouble]:
+    try:
+        pods = await installation.api.list(installation.path("/api/v1", "pods"), labelSelector=_labels(workload))
+    except ClusterError as error:
+        return [(f"its pods cannot be seen: {error}", "")]
+    return [trouble for pod in pods.items if (trouble := _of_pod(pod, installation.namespace))]
+
+
+def _labels(workload: Object) -> str:
+    return ",".join(f"{key}={value}" for key, value in workload["spec"]["selector"]["matchLabels"].items())
+
+
+def _of_pod(pod: Object, namespace: str) -> Trouble | None:
+    """Returns why a pod is not ready. None: it is, or it starts."""
+    name, status = pod["metadata"]["name"], pod.get("status") or {}
+    conditions = {one["type"]: one for one in status.get("conditions") or ()}
+    if conditions.get("Ready", {}).get("status") == "True" or pod["metadata"].get("deletionTimestamp"):
+        return None
+    scheduled = conditions.get("PodScheduled", {})
+    if scheduled.get("status") == "False":
+        return f"pod {name} has no node: {scheduled.get('message', '')}", MENDS["Unschedulable"]
+    for container in [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]:
+        if words := _of_container(container):
+            reason = _waiting(container)
+            return f"pod {name}: {words}", MENDS.get(reason, f"kubectl -n {namespace} logs {name} --previous")
+    if status.get("phase") == "Running":
+        return f"pod {name} runs and is not ready", f"kubectl -n {namespace} logs {name}"
+    return None
+
+
+def _waiting(container: Object) -> str:
+    reason = ((container.get("state") or {}).get("waiting") or {}).get("reason", "")
+    return "" if reason in STARTING else str(reason)
+
+
+def _of_container(container: Object) -> str:
+    """Returns why a container does not run, with its last words; empty: it does, or it starts."""
+    state, last = container.get("state") or {}, container.get("lastState") or {}
+    ended = state.get("terminated") or last.get("terminated") or {}
+    reason = _waiting(container) or (state.get("terminated") or {}).get("reason", "")
+    if not reason:
+        return ""
+    words = (state.get("waiting") or {}).get("message", "")
+    if ended:
+        words = f"ended with code {ended.get('exitCode')}: {_last_words(str(ended.get('message') or ''))}".rstrip(": ")
+    return f"{reason}: {words}" if words else str(reason)
+
+
+def _last_words(text: str) -> str:
+    """Returns the sentence with which a process of ours ends, or the last line that it wrote."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    return next((line for line in lines if line.startswith("error: ")), lines[-1] if lines else "")

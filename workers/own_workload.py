@@ -1,0 +1,121 @@
+"""Shows on the Deployment or StatefulSet of a process whether it serves: by the condition `Serving`, and by an event if not.
+
+Kubernetes itself shows neither the body of a probe nor the log of a process that waits. The controller of a StatefulSet removes
+conditions that it does not know, so they are written again at intervals.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from rekindle.errors import NotFound, RekindleError
+from rekindle.model.bounds import cut
+from rekindle.model.cluster import ClusterEvent
+from rekindle.model.examined import Problem
+from rekindle.settings import Settings
+
+if TYPE_CHECKING:  # over 2 s and 190 MB, for Kubernetes only
+    from activities.clusters.api_server import Api
+
+CONDITION = "Serving"
+
+SERVES, ENDED = "Serves", "NotStarted"
+"""Reasons of the condition: nothing is wrong, and an error without a reason of its own."""
+
+EVERY = 15.0
+"""Seconds between two looks at a process that runs."""
+
+LIMIT = 5.0
+"""Seconds for telling. A process that ends does not wait for longer."""
+
+LONGEST = 1_000
+"""Bytes of a message. An event has at most 1,024 characters."""
+
+Look = Callable[[], Awaitable[Problem | None]]
+"""Function that returns why the process does not serve; None: it does."""
+
+logger = logging.getLogger("process")
+
+
+class OwnWorkload:
+    """Workload of this process. Without an API server, and where there is no such workload, nothing is shown."""
+
+    def __init__(self, api: "Api | None", namespace: str, process: str) -> None:
+        """Args:
+        namespace: of the installation.
+        process: name of the process, such as `control`.
+        """
+        self._api, self._namespace, self._process = api, namespace, process
+        self._shown: str | None = None
+        """Reason that was shown last. None: nothing was."""
+
+    @asynccontextmanager
+    async def explaining(self) -> AsyncIterator[None]:
+        """Shows the error with which the block ends, as far as it is one that a user can fix."""
+        try:
+            yield
+        except RekindleError as error:
+            await self.show(Problem(reason=getattr(error, "reason", "") or ENDED, words=str(error)))
+            raise
+
+    async def keep(self, look: Look) -> NoReturn:
+        """Shows the state of the process again and again, until it is cancelled."""
+        while True:
+            await self.show(await look())
+            await asyncio.sleep(EVERY)
+
+    async def show(self, problem: Problem | None) -> None:
+        """Shows why the process does not serve; None: it does. A failure to show it is logged, and no reason to end."""
+        if self._api is None:
+            return
+        try:
+            async with asyncio.timeout(LIMIT):
+                await self._show(self._api, problem)
+        except NotFound as error:
+            logger.debug("own workload not found", extra={"reason": str(error)})
+        except (TimeoutError, RekindleError) as error:
+            logger.warning("condition not written", extra={"error": f"{type(error).__name__}: {error}"})
+
+    async def _show(self, api: "Api", problem: Problem | None) -> None:
+        from activities.clusters.kubernetes.events import About, record
+        from activities.clusters.kubernetes.rights import workload_of
+
+        reason = problem.reason if problem else SERVES
+        message = cut(f"{os.environ.get('HOSTNAME', self._process)}: {problem or 'it serves'}", LONGEST)
+        condition: dict[str, Any] = {"type": CONDITION, "status": "False" if problem else "True"}
+        condition |= {"reason": reason, "message": message}
+        if reason != self._shown:
+            condition["lastTransitionTime"] = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        path = f"/apis/apps/v1/namespaces/{self._namespace}/{workload_of(self._process)}/rekindle-{self._process}"
+        thing = await api.patch_items(f"{path}/status", {"status": {"conditions": [condition]}})
+        if problem and reason != self._shown:
+            name, uid = thing["metadata"]["name"], thing["metadata"]["uid"]
+            about = About(thing["kind"], thing["apiVersion"], self._namespace, name, uid, thing["kind"])
+            event = ClusterEvent(name=name, kind=thing["kind"], reason=reason, message=message, type="Warning")
+            await record(api, about, event)
+        self._shown = reason
+
+
+@asynccontextmanager
+async def own_workload(settings: Settings, process: str) -> AsyncIterator[OwnWorkload]:
+    """Yields the workload of a process."""
+    if settings.cluster != "kubernetes":
+        yield OwnWorkload(None, settings.namespace, process)
+        return
+    from activities.clusters.api_server import Api
+
+    async with Api(settings.kubeconfig) as api:
+        yield OwnWorkload(api, settings.namespace, process)
+
+
+def check_of(look: Look) -> Callable[[], Awaitable[str]]:
+    """Returns the same look as a check of readiness."""
+
+    async def check() -> str:
+        return str(await look() or "")
+
+    return check
