@@ -50,6 +50,7 @@ OF_THE_MANIFESTS = {
     "rules",
     "limits",
     "webhook_certificates",
+    "pod_template_hash",
 }
 """Settings that templates give."""
 

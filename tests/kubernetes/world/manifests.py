@@ -84,7 +84,11 @@ def environment(objects: list[Object], one: Object) -> dict[str, str]:
         else:
             secret = named(objects, "Secret", source["secretRef"]["name"])
             found |= {key: b64decode(value).decode() for key, value in secret["data"].items()}
-    fields = {"metadata.name": f"{one['metadata']['name']}-0", "status.podIP": "10.0.0.7"}
+    fields = {
+        "metadata.name": f"{one['metadata']['name']}-0",
+        "status.podIP": "10.0.0.7",
+        "metadata.labels['pod-template-hash']": "5d9c7b",
+    }
     for variable in container(one).get("env", []):
         found[variable["name"]] = variable.get("value") or fields[variable["valueFrom"]["fieldRef"]["fieldPath"]]
     return found
