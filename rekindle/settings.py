@@ -150,6 +150,13 @@ class Settings(BaseSettings):
     build_id: str = Field(default="", pattern=r"^[A-Za-z0-9._-]{0,100}$")
     """Version of the control worker. Recoveries stay on the version that began them. By default it is derived from the code."""
 
+    pod_template_hash: str = Field(default="", pattern=r"^[a-z0-9]{0,63}$")
+    """Label `pod-template-hash` of the control worker's pod on Kubernetes.
+
+    By it the worker finds its revision of the Deployment. The version of the latest revision becomes current when its worker
+    starts, also if it was current before. Empty: it does not.
+    """
+
     only_worker: bool = False
     """No other control worker serves this Temporal namespace.
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -31,6 +32,7 @@ from workers.attributes import SearchAttributesKept
 from workers.clusters import cluster_of
 from workers.own_workload import check_of, own_workload
 from workers.process import Process, run
+from workers.rollout import is_rolled_out
 from workers.sticky_queues import leave_sticky_queues
 from workers.temporal_client import connected, service_problem
 from workers.versions import Upgrades, build_of_code, deployment_config
@@ -169,7 +171,7 @@ async def serve(settings: Settings) -> None:
         build_id = settings.build_id or build_of_code()
         await leave_sticky_queues(client)
         async with control_worker(client, cluster, UnsandboxedWorkflowRunner(), deployment_config(build_id)):
-            upgrades = Upgrades(client, build_id, alone=settings.only_worker)
+            upgrades = Upgrades(client, build_id, alone=settings.only_worker, is_rolled_out=partial(is_rolled_out, settings))
             try:
                 await upgrades.take_over()
             except RPCError as error:

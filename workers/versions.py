@@ -7,7 +7,7 @@ Used by `workers.control` only.
 import asyncio
 import hashlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -37,8 +37,8 @@ MOVES_ON = (
 """Types of long-lived workflows, which move to another version when they are woken while idle. All others end on their own."""
 
 PAUSE, LONGEST_PAUSE = 0.2, 1.0
-"""Seconds before a change is retried; the pause doubles from the first to the second value. A server limits how often one is
-asked for."""
+"""Seconds before a change is retried, or looked for again. The pause doubles from the first to the second value: a server limits
+how often it is asked about a deployment."""
 
 TAKE_OVER_LIMIT = 60.0
 """Seconds within which the server must make a version current: it takes 2 to 5 for the first one of a deployment."""
@@ -112,15 +112,23 @@ class Silences:
         return now - self._since.setdefault(version.build_id, now) >= CONFIRMED
 
 
+async def _is_not_known() -> bool:
+    return False
+
+
 class Upgrades:
     """Tasks of one control worker in upgrades.
 
     Args:
         alone: no other control worker serves this namespace, so that other versions have no workers, even if Temporal lists some.
+        is_rolled_out: returns whether the worker is what its Deployment rolls out now. Its version then becomes current, also if
+            it was so before.
     """
 
-    def __init__(self, client: Client, build_id: str, *, alone: bool = False) -> None:
-        self._client, self._build_id, self._alone = client, build_id, alone
+    def __init__(
+        self, client: Client, build_id: str, *, alone: bool = False, is_rolled_out: Callable[[], Awaitable[bool]] = _is_not_known
+    ) -> None:
+        self._client, self._build_id, self._alone, self._is_rolled_out = client, build_id, alone, is_rolled_out
         self._silences = Silences()
         self._wakings: dict[str, tuple[datetime, timedelta]] = {}
         """Next signal to each run that has not moved, and the pause after it. A busy one moves when it is idle."""
@@ -148,7 +156,7 @@ class Upgrades:
             known = await deployment.read_deployment(self._client)
             if known.current == self._build_id:
                 return ""
-            if not (self._alone or known.yields_to(self._build_id)):
+            if not (self._alone or known.yields_to(self._build_id) or await self._is_rolled_out()):
                 logger.warning(
                     "other version kept as current: `rekindle versions use` changes that",
                     extra={"version": self._build_id, "current": known.current},
@@ -224,7 +232,7 @@ class Upgrades:
     async def drain(self) -> None:
         """Returns when our workers are not needed. That is at once if ours is the current and only version with workers, since
         another worker of it goes on; otherwise when nothing runs on it any more."""
-        unanswered_since: datetime | None = None
+        unanswered_since, pause = None, PAUSE
         while True:
             try:
                 if not await self._is_needed():
@@ -235,7 +243,8 @@ class Upgrades:
                 if _now() - unanswered_since >= UNANSWERED:
                     logger.warning("workflows of this version not counted", extra={"error": error.message})
                     return
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _is_needed(self) -> bool:
         known = await deployment.read_deployment(self._client)

@@ -48,7 +48,9 @@ async def install(api: Api, endpoint: Endpoint, directory: Path) -> None:
         for thing in yaml.safe_load_all(file.read_text()):
             await _apply(api, thing)
             if thing["kind"] == "ServiceAccount":
-                await _write_kubeconfig(api, endpoint, thing["metadata"]["name"], directory)
+                name = thing["metadata"]["name"]
+                path = kubeconfig_of(name.removeprefix("rekindle-"), directory)
+                await write_kubeconfig(api, endpoint, f"{PATHS['ServiceAccount']}/{name}", path)
     for file in definitions:
         await _until_served(api, yaml.safe_load(file.read_text()))
 
@@ -60,15 +62,20 @@ async def _apply(api: Api, thing: Object) -> None:
         return
 
 
-async def _write_kubeconfig(api: Api, endpoint: Endpoint, account: str, directory: Path) -> None:
+async def write_kubeconfig(api: Api, endpoint: Endpoint, account: str, path: Path) -> None:
+    """Writes a kubeconfig for a service account.
+
+    Args:
+        account: path of the account on the API server.
+    """
     body = {
         "apiVersion": "authentication.k8s.io/v1",
         "kind": "TokenRequest",
         "spec": {"expirationSeconds": TOKEN_SECONDS},
     }
-    answer = await api.create(f"{PATHS['ServiceAccount']}/{account}/token", body)
+    answer = await api.create(f"{account}/token", body)
     own = Endpoint(endpoint.url, str(answer["status"]["token"]), endpoint.certificate)
-    own.write_kubeconfig(kubeconfig_of(account.removeprefix("rekindle-"), directory))
+    own.write_kubeconfig(path)
 
 
 async def _until_served(api: Api, definition: Object) -> None:

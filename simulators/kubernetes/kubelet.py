@@ -1,24 +1,27 @@
 """Plays the kubelet of some nodes: runs their pods as processes of this machine, and reports their status to the API server.
 
-A pod is its first container: command, arguments, environment with field references, and projected tokens; images and other
-volumes are ignored. Annotations of a node make its kubelet fail, so that a script needs only the API.
+A pod is its first container: command, arguments, environment, readiness probe, and projected tokens. Other volumes, other probes
+and limits are ignored. An image is at most a folder of Python packages (`container.py`). Annotations of a node make its kubelet
+fail, so that a script needs only the API.
 """
 
 import asyncio
 import contextlib
 import logging
-import os
 import signal
-import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from activities.clusters.api_server import Api, Object
 from rekindle.errors import ClusterUnavailable, Conflict, NotFound, WatchExpired
+from simulators.kubernetes.container import DEFAULT_ACCOUNT, Containers, account_of
+from simulators.kubernetes.network import LOOPBACK, Network, is_ready
+from simulators.kubernetes.probes import FAILURES, PERIOD, STARTING, passes
 from simulators.kubernetes.projected import REPLACED_AFTER, Projection, as_mounted, projections, write
+from simulators.kubernetes.servers import Endpoint
 from simulators.local_cluster.pods import last_line
-from simulators.local_cluster.processes import Processes
+from simulators.local_cluster.processes import Place, Processes
 
 LOST = "kubelet.rekindle.io/lost"
 """Annotation of a node: the node is lost with its pods, and sends nothing any more."""
@@ -33,7 +36,6 @@ LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 LEASE_SECONDS = 2.0
 RESTART_SECONDS = 1.0
 RETRY_SECONDS = 0.5
-LOOPBACK = "127.0.0.1"
 
 logger = logging.getLogger("kubelet")
 
@@ -41,13 +43,21 @@ logger = logging.getLogger("kubelet")
 class Kubelet:
     """Kubelet of all nodes of this machine."""
 
-    def __init__(self, api: Api, logs: Path, instance: str) -> None:
+    def __init__(self, api: Api, endpoint: Endpoint, logs: Path, instance: str) -> None:
+        """Args:
+        endpoint: the API server, for pods with an account of their own.
+        instance: a value that no other cluster of this machine has.
+        """
         self._api = api
         self._logs = logs
         self._processes = Processes(instance, self._ended)
         self._nodes: dict[str, Object] = {}
         self._pods: dict[str, Object] = {}
         """Last seen state of the pods on our nodes, by UID."""
+        self._network = Network(api, self._pods.values)
+        self._containers = Containers(api, endpoint, logs, self._network)
+        self._passed: dict[str, bool] = {}
+        """Whether a pod with a readiness probe is ready, by UID."""
         self._restarts: dict[str, int] = {}
         self._begun: set[str] = set()
         self._kills: dict[str, asyncio.TimerHandle] = {}
@@ -64,6 +74,7 @@ class Kubelet:
             ready.set()
             await asyncio.gather(self._follow("nodes"), self._follow("pods"), self._renew_leases())
         finally:
+            self._network.close()
             for task in self._work:
                 task.cancel()
             for uid in self._pods:
@@ -133,7 +144,7 @@ class Kubelet:
                 self._processes.signal(pod["metadata"]["uid"], signal.SIGKILL)
         elif was_lost:
             self._spawn(self._come_back(name))
-        elif not _is_ready(node):
+        elif not is_ready(node):
             self._spawn(self._say_ready(node))
 
     async def _say_ready(self, node: Object) -> None:
@@ -166,6 +177,7 @@ class Kubelet:
         if change == "DELETED":
             self._pods.pop(uid, None)
             self._writes.pop(uid, None)
+            self._passed.pop(uid, None)
             self._processes.signal(uid, signal.SIGKILL)
             return
         self._pods[uid] = pod
@@ -174,13 +186,19 @@ class Kubelet:
         elif uid not in self._begun:
             self._begun.add(uid)
             self._spawn(self._begin(pod))
-        elif not _is_ready(pod) and pod["status"].get("phase") == "Running" and self._processes.running(uid):
+        elif self._is_given_up(pod):
             self._spawn(self._say_running(pod))
+
+    def _is_given_up(self, pod: Object) -> bool:
+        """Returns whether the pod runs and counts as not ready, although it has passed its probe."""
+        uid = pod["metadata"]["uid"]
+        runs = pod["status"].get("phase") == "Running" and self._processes.running(uid)
+        return runs and not is_ready(pod) and self._passed.get(uid, True)
 
     async def _say_running(self, pod: Object) -> None:
         """Reports a pod as ready again, whose node was considered lost: disruption budgets count only ready pods."""
         if not self._says(pod["spec"]["nodeName"], LOST):
-            await self._tell(pod, _running(pod, self._restarts.get(pod["metadata"]["uid"], 0)))
+            await self._tell_running(pod)
 
     def _forget_all_but(self, there: set[str]) -> None:
         """Kills and removes pods that were deleted while no watch was open."""
@@ -204,9 +222,7 @@ class Kubelet:
 
     async def _start(self, pod: Object) -> None:
         uid = pod["metadata"]["uid"]
-        if (known := self._pods.get(uid)) is None:
-            return
-        if known["metadata"].get("deletionTimestamp"):
+        if not self._is_wanted(uid):
             await self._remove(pod)
             return
         container = pod["spec"]["containers"][0]
@@ -214,14 +230,64 @@ class Kubelet:
         restarts = self._restarts.get(uid, 0)
         found = projections(pod, self._logs / uid)
         await self._until_told(lambda: self._project(pod, found))
+        if (environment := await self._environment(pod)) is None:
+            await self._remove(pod)
+            return
         try:
-            self._processes.spawn(uid, command, as_mounted(_environment(pod), found), self._log(pod))
+            place = Place() if account_of(pod) == DEFAULT_ACCOUNT else Place(nice=0)  # accounts are for pods of the control plane
+            self._processes.spawn(uid, command, as_mounted(environment, found), self._log(pod), place)
         except (OSError, ValueError, IndexError) as error:
             await self._tell(pod, _ended(pod, 127, restarts, "StartError", f"cannot start {command}: {error}"))
             return
-        await self._tell(pod, _running(pod, restarts))
+        if probe := container.get("readinessProbe"):
+            self._passed[uid] = False
+            self._spawn(self._keep_probing(pod, probe))
+        await self._tell_running(pod)
         for one in found:
             self._spawn(self._keep_projected(pod, one))
+
+    async def _environment(self, pod: Object) -> dict[str, str] | None:
+        """Returns the environment of a pod as soon as all that it names is there; None: the pod was deleted before."""
+        environment = None
+        while self._is_wanted(pod["metadata"]["uid"]):
+            if environment is not None:
+                return environment
+            try:
+                environment = await self._containers.environment(pod)
+            except NotFound:
+                await self._tell(pod, _waiting(pod, "CreateContainerConfigError"))
+                await asyncio.sleep(RETRY_SECONDS)
+            except ClusterUnavailable as error:
+                logger.info("pod environment not read, retrying", extra={"reason": str(error)})
+                await asyncio.sleep(RETRY_SECONDS)
+        return None
+
+    def _is_wanted(self, uid: str) -> bool:
+        return uid in self._pods and not self._pods[uid]["metadata"].get("deletionTimestamp")
+
+    async def _keep_probing(self, pod: Object, probe: Object) -> None:
+        """Probes a pod as long as this process of it runs, and reports whether it is ready.
+
+        Until it has passed, it is probed as a container that starts.
+        """
+        uid, failures = pod["metadata"]["uid"], 0
+        restarts = self._restarts.get(uid, 0)
+        while self._processes.running(uid) and self._restarts.get(uid, 0) == restarts:
+            passed = await passes(probe, pod, self._network.address_of(pod))
+            failures = 0 if passed else failures + 1
+            ready = passed or (self._passed.get(uid, False) and failures < probe.get("failureThreshold", FAILURES))
+            if ready != self._passed.get(uid) and self._processes.running(uid):
+                self._passed[uid] = ready
+                await self._tell_running(pod)
+            await asyncio.sleep(probe.get("periodSeconds", PERIOD) if ready else STARTING)
+
+    async def _tell_running(self, pod: Object) -> None:
+        uid = pod["metadata"]["uid"]
+        ready, state = self._passed.get(uid, True), {"running": {"startedAt": _now()}}
+        status = _status(pod, "Running", state, self._restarts.get(uid, 0), ready=ready)
+        address = self._network.address_of(pod)
+        own = {"podIP": address, "podIPs": [{"ip": address}], "hostIP": LOOPBACK}
+        await self._tell(pod, {**status, "startTime": _now(), **own})
 
     async def _project(self, pod: Object, found: Sequence[Projection]) -> None:
         for one in found:
@@ -317,37 +383,9 @@ def _path(pod: Object) -> str:
     return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
 
 
-def _environment(pod: Object) -> dict[str, str]:
-    search = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    own = {entry["name"]: _value(pod, entry) for entry in pod["spec"]["containers"][0].get("env", [])}
-    return {**os.environ, "PATH": search, **own}
-
-
-def _value(pod: Object, entry: Object) -> str:
-    """Returns the value of an environment entry: a literal, or a field of the pod as in the downward API."""
-    path = entry.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath", "")
-    if not path:
-        return str(entry.get("value", ""))
-    for group in ("annotations", "labels"):
-        if path.startswith(f"metadata.{group}['"):
-            return str(pod["metadata"].get(group, {}).get(path.partition("'")[2].rpartition("'")[0], ""))
-    if path in ("status.podIP", "status.hostIP"):
-        return LOOPBACK
-    value: object = pod
-    for part in path.split("."):
-        value = value.get(part, "") if isinstance(value, dict) else ""
-    return str(value)
-
-
-def _running(pod: Object, restarts: int) -> Object:
-    state = {"running": {"startedAt": _now()}}
-    status = _status(pod, "Running", state, restarts, ready=True)
-    return {**status, "startTime": _now(), "podIP": LOOPBACK, "podIPs": [{"ip": LOOPBACK}], "hostIP": LOOPBACK}
-
-
 def _waiting(pod: Object, reason: str, restarts: int = 0, last: Object | None = None) -> Object:
     phase = "Running" if restarts else "Pending"
-    status = _status(pod, phase, {"waiting": {"reason": reason}}, restarts, ready=False)
+    status = _status(pod, phase, {"waiting": {"reason": reason}}, restarts)
     status["containerStatuses"][0]["lastState"] = last or {}
     return status
 
@@ -358,11 +396,11 @@ def _terminated(code: int, reason: str, message: str) -> Object:
 
 def _ended(pod: Object, code: int, restarts: int, reason: str, message: str) -> Object:
     state = _terminated(code, reason, message)
-    status = _status(pod, "Succeeded" if code == 0 else "Failed", state, restarts, ready=False)
+    status = _status(pod, "Succeeded" if code == 0 else "Failed", state, restarts)
     return {**status, **({"reason": reason, "message": message} if code else {})}
 
 
-def _status(pod: Object, phase: str, state: Object, restarts: int, *, ready: bool) -> Object:
+def _status(pod: Object, phase: str, state: Object, restarts: int, *, ready: bool = False) -> Object:
     container = pod["spec"]["containers"][0]
     told = {
         "name": container["name"],
@@ -379,11 +417,6 @@ def _status(pod: Object, phase: str, state: Object, restarts: int, *, ready: boo
     ours = [_condition(kind, word, reason, "") for kind in ("Ready", "ContainersReady")]
     initialized = _condition("Initialized", "True", "", "")
     return {"phase": phase, "conditions": [*kept, initialized, *ours], "containerStatuses": [told]}
-
-
-def _is_ready(thing: Object) -> bool:
-    """Returns whether a node or a pod has the condition Ready with status True."""
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in thing["status"].get("conditions", ()))
 
 
 def _ready() -> Object:

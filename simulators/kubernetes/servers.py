@@ -21,7 +21,10 @@ from rekindle.errors import Unavailable
 START_LIMIT = 90.0
 RESTART_PAUSE = 0.2
 NODE_GRACE = 10
-"""Seconds without a lease until a node is not ready; the default of Kubernetes is 40."""
+"""Seconds without a lease until a node is not ready, where tests and demos lose nodes."""
+
+USUAL_NODE_GRACE = 40
+"""The same by default in Kubernetes. Pods of the control plane are evicted from a node that is not ready."""
 
 ISSUER = "https://kubernetes.default.svc"
 
@@ -53,13 +56,14 @@ class Endpoint:
 class Servers:
     """Control plane with its data in one directory."""
 
-    def __init__(self, binaries: Path, directory: Path, *, oldest: bool) -> None:
+    def __init__(self, binaries: Path, directory: Path, *, oldest: bool, node_grace: int = NODE_GRACE) -> None:
         """Args:
         oldest: the servers behave as the oldest version that they can emulate.
+        node_grace: seconds without a lease until a node is not ready.
         """
         self._binaries = binaries
         self._directory = directory
-        self._oldest = oldest
+        self._oldest, self._node_grace = oldest, node_grace
         self._version: list[str] = []
         self._etcd, self._peer, self._port = free_ports(3)
         self.endpoint = Endpoint(
@@ -225,5 +229,5 @@ class Servers:
             f"--service-account-private-key-file={self._key}",
             f"--root-ca-file={self.endpoint.certificate}",
             "--node-monitor-period=1s",
-            f"--node-monitor-grace-period={NODE_GRACE}s",
+            f"--node-monitor-grace-period={self._node_grace}s",
         ]

@@ -25,7 +25,7 @@ from simulators.local_cluster.conditions import with_condition
 from simulators.local_cluster.environment import environment_of, log_of
 from simulators.local_cluster.networks import Networks
 from simulators.local_cluster.options import Options
-from simulators.local_cluster.processes import Processes
+from simulators.local_cluster.processes import Place, Processes
 from simulators.local_cluster.scheduling import free_devices, in_the_way, place
 from simulators.local_cluster.store import Store, now
 
@@ -133,7 +133,7 @@ class Pods:
             addresses = self._networks.environment(pod, job, self._store.pods_of(job.metadata.uid))
         environment = environment_of(pod, job, self._options, addresses)
         try:
-            pid = self.processes.spawn(pod.metadata.uid, pod.spec.command, environment, log_of(pod, job), network)
+            pid = self.processes.spawn(pod.metadata.uid, pod.spec.command, environment, log_of(pod, job), Place(network))
         except (OSError, ValueError) as error:
             message = f"cannot start {pod.spec.command[0]!r}: {error}"
             self._record(pod, "Failed", message, "Warning")

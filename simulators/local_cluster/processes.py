@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rekindle.model.keys import ENV_POD_UID
@@ -21,17 +22,27 @@ from simulators.local_cluster import guardian, namespaces
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
-ENV_CLUSTER = "REKINDLE_CLUSTER"
-"""Environment variable that names the local cluster of a process; the guardian finds processes by it."""
+ENV_CLUSTER = "REKINDLE_LOCAL_CLUSTER"
+"""Environment variable that names the local cluster of a process; the guardian finds processes by it. No setting has this name: a
+pod may run a process of ours."""
 
 NICE = 10
-"""Nice value of pods, so that they yield to the control plane, which has its own machines on a real cluster."""
+"""Nice value of a job's pods, so that they yield to the control plane, which has its own machines on a real cluster."""
 
 SWEEP_AGAIN = 0.002
 """Seconds between two scans for processes that a pod left behind; killed processes need a moment to vanish."""
 
 logger = logging.getLogger("cluster")
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a pod's processes share with others."""
+
+    network: int | None = None
+    """Descriptor of the network namespace. None: that of the cluster."""
+    nice: int = NICE
 
 
 class Processes:
@@ -72,13 +83,8 @@ class Processes:
             self._guardian.stdin.close()
             await self._guardian_ended.wait()
 
-    def spawn(
-        self, uid: str, command: Sequence[str], environment: Mapping[str, str], log: Path, network: int | None = None
-    ) -> int:
+    def spawn(self, uid: str, command: Sequence[str], environment: Mapping[str, str], log: Path, place: Place = Place()) -> int:
         """Starts a pod's first process.
-
-        Args:
-            network: descriptor of the network namespace that it runs in, unless it is the cluster's own.
 
         Raises:
             OSError: the command cannot be started.
@@ -94,7 +100,7 @@ class Processes:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=lambda: _settle(parent, network),  # noqa: PLW1509  (no other thread runs Python here)
+                preexec_fn=lambda: _settle(parent, place),  # noqa: PLW1509  (no other thread runs Python here)
             )
         self._leaders[leader.pid] = (uid, leader)
         self._pids[uid] = leader.pid
@@ -153,13 +159,13 @@ def _peek() -> int | None:
     return found.si_pid if found else None
 
 
-def _settle(parent: int, network: int | None) -> None:
+def _settle(parent: int, place: Place) -> None:
     """Prepares the child process before its program starts."""
-    if network is not None:
-        namespaces.enter(network)
-    os.nice(NICE)
+    if place.network is not None:
+        namespaces.enter(place.network)
+    os.nice(place.nice)
     with contextlib.suppress(OSError):  # a kernel that groups sessions compares these first, and may have none
-        Path("/proc/self/autogroup").write_text(str(NICE))
+        Path("/proc/self/autogroup").write_text(str(place.nice))
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)

@@ -58,7 +58,7 @@ def program() -> str:
 
 @pytest.fixture(scope="module")
 def deploy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of `deploy`, with the files that docs/kubernetes.md instructs to write."""
+    """A copy of `deploy`, with the files that docs/kustomize.md instructs to write."""
     deploy = tmp_path_factory.mktemp("manifests") / "deploy"
     shutil.copytree(ROOT / "deploy", deploy)
     for name, text in WRITTEN_BY_HAND.items():

@@ -24,7 +24,7 @@ from simulators.kubernetes.binaries import MODULE
 from tests.kubernetes.world.manifests import (
     OURS,
     OVERLAYS,
-    PAGE,
+    ROOT,
     chooses,
     container,
     environment,
@@ -305,8 +305,9 @@ def test_rules_are_narrow(manifests: dict[str, list[Object]]) -> None:
 
 
 def test_the_page_names_every_overlay() -> None:
-    """docs/kubernetes.md names each overlay that exists, and no other."""
-    assert set(re.findall(r"deploy/overlays/([a-z-]+)", PAGE.read_text())) == set(OVERLAYS)
+    """docs/kustomize.md names each overlay that exists, and no other."""
+    page = (ROOT / "docs" / "kustomize.md").read_text()
+    assert set(re.findall(r"deploy/overlays/([a-z-]+)", page)) == set(OVERLAYS)
 
 
 async def test_the_job_of_the_page_is_a_job(kubeconfig: Path) -> None:

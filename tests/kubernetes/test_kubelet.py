@@ -4,7 +4,9 @@ from pathlib import Path
 
 from activities.clusters.api_server import Object
 from rekindle.model.cluster import Condition, condition_of
+from simulators.kubernetes.container import IMAGES, folder_of
 from simulators.kubernetes.kubelet import LOST, REFUSE, START_AFTER
+from simulators.kubernetes.network import is_ready
 from tests.kubernetes.world.control_plane import Namespace
 
 STUBBORN = ("sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.05; done")
@@ -31,6 +33,49 @@ async def test_a_pod_runs_to_its_end(namespace: Namespace, kubeconfig: Path) -> 
     node = ended["spec"]["nodeName"]
     assert log_of(kubeconfig, namespace, "good") == f"good {pod['metadata']['uid']} 3 {node} hello\n"
     assert ended["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 0
+
+
+async def test_a_pod_waits_for_what_its_environment_names(namespace: Namespace, kubeconfig: Path) -> None:
+    """Entries of a ConfigMap and of a Secret are in the environment of a pod as soon as both are there. Code of its image comes
+    before other code."""
+    code = kubeconfig.parent / IMAGES / folder_of("changed:1")
+    code.mkdir(parents=True)
+    (code / "workflows.py").write_text("print('changed')")
+    sources = [{"configMapRef": {"name": "settings"}}, {"secretRef": {"name": "keys"}}]
+    script = "echo $WORD $KEY; exec python -P -c 'import workflows'"
+    await namespace.pod("waits", "sh", "-c", script, container={"envFrom": sources, "image": "changed:1"})
+    waiting = await namespace.until("pods", "waits", lambda pod: bool(pod["status"].get("containerStatuses")))
+    assert waiting["status"]["containerStatuses"][0]["state"]["waiting"]["reason"] == "CreateContainerConfigError"
+    await namespace.api.create(namespace.path("configmaps"), {"metadata": {"name": "settings"}, "data": {"WORD": "hello"}})
+    await namespace.api.create(namespace.path("secrets"), {"metadata": {"name": "keys"}, "stringData": {"KEY": "secret"}})
+    await namespace.until_phase("waits", "Succeeded")
+    assert log_of(kubeconfig, namespace, "waits") == "hello secret\nchanged\n"
+
+
+async def test_a_service_leads_to_its_pods_that_are_ready(namespace: Namespace, kubeconfig: Path) -> None:
+    """Two pods listen on one port, each on an address of its own. A pod that has not passed its probe gets no connection."""
+    ports, address = (
+        [{"name": "web", "containerPort": 8080}],
+        {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+    )
+    serve = "mkdir $HOME/$NAME; cd $HOME/$NAME; echo $NAME > index.html; exec python -m http.server 8080 --bind $IP"
+    for name, path in (("good", "/"), ("bad", "/missing")):
+        env = [address, {"name": "NAME", "value": name}, {"name": "HOME", "value": str(kubeconfig.parent)}]
+        probe = {"httpGet": {"path": path, "port": "web"}, "periodSeconds": 1}
+        await namespace.pod(name, "sh", "-c", serve, env=env, container={"ports": ports, "readinessProbe": probe})
+        label = {"metadata": {"labels": {"app": "web"}}}
+        await namespace.api.patch(namespace.path("pods", name), label)
+    spec = {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": "web"}]}
+    await namespace.api.create(namespace.path("services"), {"metadata": {"name": "web"}, "spec": spec})
+    pods = [await namespace.until("pods", name, lambda pod: "podIP" in pod["status"]) for name in ("good", "bad")]
+    assert len({pod["status"]["podIP"] for pod in pods}) == 2
+    await namespace.until("pods", "good", is_ready)
+    ask = "from urllib.request import urlopen; import os; print(urlopen('http://' + os.environ['WEB']).read().decode(), end='')"
+    target = {"name": "WEB", "value": f"web.{namespace.name}.svc:80"}
+    await namespace.pod("client", "python", "-c", "; ".join([ask, ask, ask, ask]), env=[target])
+    await namespace.until_phase("client", "Succeeded")
+    assert log_of(kubeconfig, namespace, "client") == "good\n" * 4
+    assert not is_ready(await namespace.api.get(namespace.path("pods", "bad")))
 
 
 async def test_a_pod_that_fails_says_why(namespace: Namespace) -> None:

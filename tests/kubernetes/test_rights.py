@@ -33,12 +33,14 @@ from simulators.kubernetes.installation import DEPLOY, install, kubeconfig_of
 from tests.fakes.api_proxy import ApiProxy, api_proxy
 from tests.fakes.controller import apply_crds
 from tests.fakes.volcano import operator_and_volcano
+from tests.kubernetes.test_rollout import deployed
 from tests.kubernetes.world.control_plane import Namespace, a_namespace, endpoint_of
 from tests.kubernetes.world.worlds import NODES, BarePods, IndexedJob, KubernetesWorld, Operated, OwnKind, tried
 from tests.support.charts import given, objects
 from workers.operator import Operator
 from workers.other_controller import NAMESPACE, SERVICE, refuse_beside_another_controller
 from workers.own_workload import own_workload
+from workers.rollout import DEPLOYMENT, is_rolled_out
 
 VERBS = {"POST": "create", "PATCH": "patch", "DELETE": "delete", "WATCH": "watch"}
 EVENT = ClusterEvent(name="demo", kind="any", reason="Seen", message="by a test")
@@ -288,6 +290,7 @@ async def ask_for_everything(all_accounts: Accounts, tmp_path: Path) -> None:
     await watch(all_accounts)
     await look_for_rivals(all_accounts)
     await show_that_all_serve(all_accounts)
+    await look_for_the_revision(all_accounts)
     own = await all_accounts.claims["control"].own()
     assert await all_accounts.claims["watcher"].over({own}) == {own}
     await all_accounts.claims["control"].renew()
@@ -364,6 +367,18 @@ async def watch(found: Accounts) -> None:
 
 def watched(namespace: str) -> list[str]:
     return [*(kind.path(namespace) for kind in KINDS), "/api/v1/nodes", "/api/v1/namespaces"]
+
+
+async def look_for_the_revision(found: Accounts) -> None:
+    """Lets the control worker find out whether it is what its Deployment rolls out."""
+    own = Namespace(found.admin.api, NAMESPACE)
+    latest = await deployed(own, "rights")
+    try:
+        settings = Settings(kubeconfig=found.proxies["control"].kubeconfig, pod_template_hash=latest)
+        assert await is_rolled_out(settings)
+    finally:
+        made = await own.api.get(own.path("deployments", DEPLOYMENT))
+        await own.api.delete(own.path("deployments", DEPLOYMENT), made["metadata"]["uid"])
 
 
 async def look_for_rivals(found: Accounts) -> None:

@@ -213,8 +213,8 @@ async def test_the_manager_of_our_kind_of_job_finds_its_token(scene: Scene, kube
 
 
 async def test_the_template_of_the_page_gives_a_token(scene: Scene, kubeconfig: Path) -> None:
-    """A pod of a foreign kind receives a token by the volume that docs/kubernetes.md shows."""
-    page = (Path(__file__).parents[2] / "docs" / "kubernetes.md").read_text()
+    """A pod of a foreign kind receives a token by the volume that docs/kubernetes-security.md shows."""
+    page = (Path(__file__).parents[2] / "docs" / "kubernetes-security.md").read_text()
     (shown,) = re.findall(r"```yaml\n(volumes:.*?)```", page, re.DOTALL)
     spec = yaml.safe_load(shown)
     spec["containers"][0] |= {"image": "none", "command": ["sleep", "1000"]}

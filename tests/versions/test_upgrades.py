@@ -307,3 +307,16 @@ async def test_an_old_worker_that_starts_again_undoes_no_upgrade(temporal: Workf
         await this.world.control.stop()
         await this.world.control.start()
         assert (await deployment.read_deployment(temporal.client)).current == this.new.build_id
+
+
+async def test_a_worker_of_the_revision_that_is_rolled_out_undoes_an_upgrade(temporal: WorkflowEnvironment) -> None:
+    """After a rollback of its Deployment the old version takes over as its worker starts, although it was current before."""
+
+    async def is_rolled_out() -> bool:
+        return True
+
+    async with upgrade(temporal) as this:
+        await this.new.start()
+        assert (await deployment.read_deployment(temporal.client)).current == this.new.build_id
+        await Upgrades(this.world.client, this.old, is_rolled_out=is_rolled_out).take_over()
+        assert (await deployment.read_deployment(temporal.client)).current == this.old

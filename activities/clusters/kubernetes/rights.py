@@ -89,9 +89,11 @@ def rights_of(account: str, kinds: Iterable[Kind] = ALL_KINDS) -> Iterator[Right
 
 
 def rights_at_home(account: str) -> Iterator[Right]:
-    """Yields what an account may do in the namespace of the installation: it says there whether its process serves."""
+    """Yields what an account may do in the namespace of the installation: its process says there whether it serves."""
     if account == RECOVERS:
         yield Right(LEASES.group, LEASES.resource, ("create", "patch"))
+        yield Right("apps", "deployments", ("get",), (f"rekindle-{account}",))  # is it of the latest revision?
+        yield Right("apps", "replicasets", ("get",))
     yield Right("apps", f"{workload_of(account)}/status", ("patch",), (f"rekindle-{account}",))
     yield EVENTS
 

@@ -54,8 +54,9 @@ class Namespace:
         return f"{GROUPS.get(kind, '/api/v1')}/namespaces/{self.name}/{kind}" + (f"/{name}" if name else "")
 
     async def pod(self, name: str, *command: str, node: str = "", accelerators: int = 0, **spec: Any) -> Object:
-        """Creates a pod of one container."""
+        """Creates a pod of one container, whose further fields are in `container`."""
         container: Object = {"name": "main", "image": "none", "command": list(command), "env": spec.pop("env", [])}
+        container |= spec.pop("container", {})
         if accelerators:
             container["resources"] = {"limits": {ACCELERATOR: str(accelerators)}}
         body = {
@@ -125,6 +126,8 @@ GROUPS = {
     "jobs": "/apis/batch/v1",
     "roles": RBAC,
     "rolebindings": RBAC,
+    "deployments": "/apis/apps/v1",
+    "replicasets": "/apis/apps/v1",
     "trainingjobs": "/apis/rekindle.io/v1",
     "ascendjobs": "/apis/mindxdl.gitee.com/v1",
     "podgroups": "/apis/scheduling.volcano.sh/v1beta1",

@@ -16,7 +16,8 @@ from workers.other_controller import PART_OF
 ROOT = Path(__file__).parents[3]
 
 
-PAGE = ROOT / "docs" / "kubernetes.md"
+PAGES = [ROOT / "docs" / f"{name}.md" for name in ("kustomize", "take-over", "kubernetes-jobs", "kubernetes-security")]
+"""Pages with examples of objects."""
 
 
 OVERLAYS = sorted(path.parent.name for path in (ROOT / "deploy" / "overlays").glob("*/kustomization.yaml"))
@@ -89,7 +90,11 @@ def _from(objects: list[Object], one: Object, source: Object) -> str:
     """Returns the value of a variable that a field of the pod or a key of a Secret gives."""
     if reference := source.get("secretKeyRef"):
         return b64decode(named(objects, "Secret", reference["name"])["data"][reference["key"]]).decode()
-    fields = {"metadata.name": f"{one['metadata']['name']}-0", "status.podIP": "10.0.0.7"}
+    fields = {
+        "metadata.name": f"{one['metadata']['name']}-0",
+        "status.podIP": "10.0.0.7",
+        "metadata.labels['pod-template-hash']": "5d9c7b",
+    }
     return fields[source["fieldRef"]["fieldPath"]]
 
 
@@ -103,8 +108,7 @@ def settings(objects: list[Object], one: Object, monkeypatch: pytest.MonkeyPatch
 
 
 def on_the_page(kind: str) -> str:
-    """Returns the example of an object on the documentation page."""
-    (written,) = [
-        text for text in re.findall(r"```yaml\n(apiVersion:.*?)```", PAGE.read_text(), re.DOTALL) if f"kind: {kind}" in text
-    ]
+    """Returns the example of an object on the documentation pages."""
+    pages = "".join(page.read_text() for page in PAGES)
+    (written,) = [text for text in re.findall(r"```yaml\n(apiVersion:.*?)```", pages, re.DOTALL) if f"kind: {kind}" in text]
     return str(written)

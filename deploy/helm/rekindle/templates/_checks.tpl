@@ -108,7 +108,7 @@
 {{- /* Variables that the chart sets, or that are there twice: the API server takes no list with a name twice. */ -}}
 {{- define "rekindle.problems.processes" -}}
 {{- $settings := merge (include "rekindle.settings" . | fromYaml) (include "rekindle.temporal" . | fromYaml) -}}
-{{- $ours := list "POD_IP" "REKINDLE_GATEWAYS" "REKINDLE_GATEWAY_INSTANCE" "REKINDLE_WEBHOOK_CERTIFICATES" -}}
+{{- $ours := list "POD_IP" "REKINDLE_GATEWAYS" "REKINDLE_GATEWAY_INSTANCE" "REKINDLE_POD_TEMPLATE_HASH" "REKINDLE_WEBHOOK_CERTIFICATES" -}}
 {{- $ours = concat $ours (keys $settings) -}}
 {{- range $process := append (include "rekindle.processes" $ | fromJsonArray) "webhook" -}}
 {{- range $variable := include "rekindle.secrets" (dict "root" $ "component" $process) | fromYamlArray -}}

@@ -22,6 +22,8 @@
 
 {{- define "rekindle.rights.control.atHome" }}
 - {apiGroups: [coordination.k8s.io], resources: [leases], verbs: [create, patch]}
+- {apiGroups: [apps], resources: [deployments], resourceNames: [rekindle-control], verbs: [get]}
+- {apiGroups: [apps], resources: [replicasets], verbs: [get]}
 - {apiGroups: [apps], resources: [deployments/status], resourceNames: [rekindle-control], verbs: [patch]}
 - {apiGroups: [""], resources: [events], verbs: [create]}
 {{- end }}
