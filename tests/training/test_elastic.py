@@ -364,6 +364,26 @@ async def test_a_script_that_needs_all_its_ranks_offers_no_smaller_size(
     assert (await status(gateway, 2))[:2] == ("recover", 0)
 
 
+async def test_a_script_that_is_refused_while_small_trains_on_after_a_restart(elastic: Job, gateway: GatewayPeer) -> None:
+    """The script does what only a job of full size can do. Each order is answered with that, and pods wait for the restart."""
+    elastic.environment |= {"KEEPS": "left", "KEEPS_FROM": "8"}
+    await elastic.start()
+    await elastic.reached(3, rank=1)
+    await smaller(elastic, gateway, 3)
+    elastic.hurry()
+    await gateway.report("ReportProcessFault", 2)
+    reason = "the script updates before its loop over training.batches() has ended: update after that loop"
+    await gateway.in_place(0, 1, 2, uuid="attempt-2")
+    assert await status(gateway, 2) == ("recover", 406, reason)
+    await gateway.dump(uuid="attempt-3")
+    assert await status(gateway, 3) == ("dump", 406, reason)
+    await elastic.end()
+    elastic.generation += 1
+    await elastic.start()
+    assert 0 in await elastic.codes()
+    assert finals(elastic).keys() == set(range(PODS))
+
+
 async def test_an_order_that_does_not_fit_the_size_is_refused(elastic: Job, gateway: GatewayPeer) -> None:
     """The answer names the field or the rank. Training goes on as it was."""
     await elastic.start()

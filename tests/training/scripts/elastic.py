@@ -2,9 +2,10 @@
 
 Each rank writes the samples of each step to `samples/RANK.jsonl` when it has drawn them, so that a repeated step is there twice.
 Steps after the first ones take `PACE_MS`. `FAULTS` are `RANK:STEP:PLACE` with commas between them, in which the rank's process
-kills itself once. `KEEPS` is what keeps the number of ranks fixed: `batches`, `groups`, `norm`, `next`, `left` or `draws`. With
-`COUNTS` the model counts its passes, in a buffer and in an attribute, and computes with both counts. With `BRANCH` the parameters
-that it uses depend on the batch. With `SYNC` gradients are summed over ranks after each of several batches.
+kills itself once. `KEEPS` is what keeps the number of ranks fixed: `batches`, `groups`, `norm`, `next`, `left` or `draws`; `next`
+and `left` do so from step `KEEPS_FROM` on. With `COUNTS` the model counts its passes, in a buffer and in an attribute, and
+computes with both counts. With `BRANCH` the parameters that it uses depend on the batch. With `SYNC` gradients are summed over
+ranks after each of several batches.
 """
 
 import hashlib
@@ -29,7 +30,7 @@ from rekindle_training.examples.gpt_model import at_least
 STEPS, SAMPLES, BATCH, FAST = 24, 90, 4, 3
 PACE = (float(os.environ.get("PACE_MS", "0")), os.environ.get("PACE_FILE", ""))
 FAULTS = {tuple(fault.split(":")) for fault in os.environ.get("FAULTS", "").split(",") if fault}
-KEEPS = os.environ.get("KEEPS", "")
+KEEPS, KEEPS_FROM = os.environ.get("KEEPS", ""), int(os.environ.get("KEEPS_FROM", "1"))
 MICRO = int(os.environ.get("MICRO", "1"))
 rank = int(os.environ["RANK"])
 folder = Path(os.environ["REKINDLE_JOB_DIR"])
@@ -90,7 +91,7 @@ drawn_from: list[Any] = []
 def drawn(step: int) -> Iterator[torch.Tensor]:
     """Yields the batches of a step, and writes their samples down."""
     batches = iter([next(data)]) if KEEPS == "batches" else training.batches()
-    if KEEPS in ("next", "left"):
+    if KEEPS in ("next", "left") and step >= KEEPS_FROM:
         batches, drawn_from[:] = iter([next(batches)]), [batches] if KEEPS == "left" else []
     for images, numbers in batches:
         with (folder / "samples" / f"{rank}.jsonl").open("a") as log:
