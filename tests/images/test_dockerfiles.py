@@ -226,7 +226,9 @@ def test_labels_say_what_an_image_is(image: Image) -> None:
 def test_training_keeps_what_its_base_has() -> None:
     """Packages of the lock are installed only if those of the base are missing or do not fit."""
     script = stages(TRAINING)[-1].of("RUN")[0].value[0]
-    assert re.search(r"\{ python -m pip check\s+\|\| python -m pip install [^&]*--requirement /tmp/wheels/training.lock; \}", script)
+    assert re.search(
+        r"\{ python -m pip check\s+\|\| python -m pip install [^&]*--requirement /tmp/wheels/training.lock; \}", script
+    )
 
 
 def test_nothing_in_an_image_knows_when_it_was_built() -> None:
