@@ -25,6 +25,10 @@ demo: setup ## a training job on this machine loses a node and is switched to a 
 demo-kubernetes: setup ## the same on a real Kubernetes control plane; the first time on a machine builds it, which takes minutes
 	rekindle demo hot-switch --cluster kubernetes
 
+.PHONY: chart-test
+chart-test: setup ## install by the chart on such a control plane, change the release in the middle of recoveries, remove it: minutes
+	REKINDLE_TEST_ALL=1 pytest tests/end_to_end/test_chart.py
+
 .PHONY: test
 test: setup ## every check, and of costly tests those that this commit samples; ends with the names of what failed
 	@.ci/checks
