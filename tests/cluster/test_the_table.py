@@ -43,7 +43,7 @@ def test_no_kind_is_known_outside_of_its_own_file() -> None:
 
 def test_a_smaller_size_frees_a_node_where_no_controller_fills_it() -> None:
     """People make jobs of other kinds smaller by their own field, when they are stopped."""
-    assert {kind.name for kind in (*KINDS, BARE) if not kind.count.makes_pods} == {"TrainingJob", "Pods"}
+    assert {kind.name for kind in ALL_KINDS if not kind.count.makes_pods} == {"TrainingJob", "Pods"}
 
 
 def test_rights_are_those_of_the_table() -> None:

@@ -250,7 +250,7 @@ class _HotSwitch(_Interrupted, HotSwitchScenario):
         """Slows training down, which goes on, so that it does not end before."""
         self._tell_pace(LONG_MS)
         await super().strike()
-        self._tell_pace(self._drag_ms)
+        self._tell_pace(min(self._drag_ms, LONG_MS))  # a step must end within the limit of a minute
 
 
 class _Rescheduling(_Interrupted, ProcessFaultScenario):
