@@ -325,7 +325,8 @@ def _checkout(root: Path, commit: Commit, into: Path) -> None:
     command = ["git", "-c", "tar.umask=0022", "archive", commit.revision]
     archive = subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE)
     with archive, tarfile.open(fileobj=archive.stdout, mode="r|") as files:
-        files.extractall(into, filter="data")
+        files.extraction_filter = getattr(tarfile, "data_filter", None)  # Python before 3.11.4 has no filters
+        files.extractall(into)
 
 
 def _options() -> argparse.ArgumentParser:

@@ -73,8 +73,8 @@ async def _answer(mode: ModeWorkflow, situation: Situation, why: str) -> Report 
 
 
 def _cannot_repeat(situation: Situation, why: str) -> Ends:
-    """Returns the end of a mode whose training cannot prove that it goes on, as MindIO cannot with missing replicas. It may still
-    save its state."""
+    """Returns the end of a mode whose training cannot prove that it goes on, as some training sides cannot with missing replicas.
+    It may still save its state."""
     if situation.faulty:
         return Ends(Outcome.ESCALATE, f"{why}, and training cannot repeat its step")
     if Strategy.DUMP in situation.offers:

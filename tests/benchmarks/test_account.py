@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.sampling import ALL
+
 ROOT = Path(__file__).parents[2]
 
-pytestmark = [pytest.mark.costly, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.skipif(not ALL, reason="takes three minutes"), pytest.mark.timeout(300)]
 
 
 def test_the_account_of_a_job_with_some_faults_equals_its_step_logs() -> None:

@@ -16,8 +16,13 @@ from rekindle.model.mode import Mode
 from simulators.kubernetes.empty import empty_cluster, kubernetes_of
 from tests.end_to_end.all_objects import difference_when_settled
 from tests.end_to_end.installed import NAMESPACE, Installed, connected
+from tests.support.sampling import ALL
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(900), pytest.mark.costly]
+pytestmark = [
+    pytest.mark.skipif(not ALL, reason="takes ten minutes: make chart-test"),
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.timeout(900),
+]
 
 LONG_AGO = "2026-01-01T00:00:00.000000Z"
 

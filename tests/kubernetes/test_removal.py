@@ -93,6 +93,7 @@ async def test_no_mark_stays_on_a_job_that_trains(installation: Installation) ->
     job = await a_job(installation.namespace)
     own = {keys.LIMITS: "pause: 60s"}
     await installation.namespace.api.patch(installation.namespace.path("jobs", "train"), {"metadata": {"annotations": own}})
+    await installation.namespace.until("jobs", "train", lambda job: job["status"].get("active") == 1)
     before = await installation.objects()
     await installation.serves(job["metadata"]["uid"])
     found = await installation.found()
