@@ -174,7 +174,7 @@ async def test_an_installation_may_let_no_job_pass(kubeconfig: Path, namespace: 
         other = job("retry", "web")
         other["metadata"]["annotations"] = {}
         assert await is_admitted(namespace, other)
-        with pytest.raises(ClusterError, match=r"validate\.rekindle\.io"):
+        with pytest.raises(ClusterError, match=r"(mutate|validate)\.rekindle\.io"):
             await namespace.api.patch(namespace.path("jobs", "gpt"), change)
         await control.patch(namespace.path("jobs", "gpt"), change)
 
