@@ -276,7 +276,7 @@ def values(registry: str, digests: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class Options:
-    """What the caller wants."""
+    """Options of a build."""
 
     registry: str
     """Prefix of the names, with a slash at its end unless it is empty."""

@@ -38,7 +38,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True)
 class Place:
-    """What a pod's processes share with others."""
+    """Network and priority of a pod's processes."""
 
     network: int | None = None
     """Descriptor of the network namespace. None: that of the cluster."""

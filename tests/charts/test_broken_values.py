@@ -149,7 +149,7 @@ BY_THE_CHART = (
 
 @pytest.mark.parametrize("broken", [BY_THE_SCHEMA, BY_THE_CHART], ids=["schema", "chart"])
 def test_what_would_fail_later_is_refused(broken: Sequence[tuple[str, str]]) -> None:
-    """Nothing is installed by half, and no process starts with a setting that it refuses. One file has all of these problems."""
+    """Helm installs nothing by half, and no process starts with a setting that it refuses. One file has all of these problems."""
     values: Object = {"temporal": {"address": "", "trial": {"enabled": True, "image": "a"}}}
     for written, _ in broken:
         _merge(values, yaml.safe_load(written))

@@ -332,7 +332,7 @@ def test_jobs_pass_while_the_webhook_is_away_unless_it_is_closed(closed: bool) -
 
 
 def test_the_webhook_is_not_asked_about_jobs_that_are_not_served() -> None:
-    """Those of other namespaces are neither judged nor kept waiting."""
+    """Jobs of other namespaces are neither judged nor kept waiting."""
     found = objects(given(namespaces=["training", "other"], webhook__enabled=True))
     for one in of_kind(found, "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
         _, served = one["webhooks"][0]["namespaceSelector"]["matchExpressions"]
@@ -432,7 +432,7 @@ def test_ports_that_are_called_are_open() -> None:
 
 
 def test_of_the_secret_with_the_api_key_only_the_key_is_read() -> None:
-    """Whoever may write the Secret sets no other variable of a process. A Secret without the key is an error of the pod."""
+    """A user who may write the Secret sets no other variable of a process. A Secret without the key is an error of the pod."""
     key = {"name": "TEMPORAL_API_KEY", "valueFrom": {"secretKeyRef": {"name": "123", "key": "TEMPORAL_API_KEY"}}}
     found = objects(given(temporal__apiKey__secretName="123", test__image="training:1"))
     pods = [container(one) for one in workloads(found)] + [named(found, "Pod", "rekindle-test")["spec"]["containers"][0]]
@@ -455,7 +455,7 @@ def test_a_name_that_looks_like_a_number_stays_a_text() -> None:
 
 
 def test_the_pod_of_the_test_is_pulled_and_placed_like_a_control_worker() -> None:
-    """It stays for its log, and the job ends by itself if nobody deletes it."""
+    """The pod of a test stays for its log, and the job ends by itself if nobody deletes it."""
     toleration = {"key": "system", "operator": "Exists"}
     image = {"pullSecrets": ["registry"], "pullPolicy": "Always"}
     control = {"nodeSelector": {"pool": "system"}, "tolerations": [toleration]}

@@ -52,7 +52,7 @@ LOG = "{json}\nerror: Temporal does not answer\n2026-11-29 WARN a line of anothe
     ids=["image", "crash", "memory", "settings", "not ready"],
 )
 def test_a_pod_that_is_not_ready_says_why(given: Object, words: str, mend: str) -> None:
-    """Of a process of ours the last words are the sentence with which it ended, whatever other libraries wrote after it."""
+    """The last words of a process of ours are the sentence with which it ended, whatever other libraries wrote after it."""
     found = _of_pod(given, "here")
     assert found
     assert found[0] == words

@@ -165,7 +165,7 @@ class Installed:
 
 @dataclass(frozen=True)
 class Struck:
-    """What became of a recovery."""
+    """Result of a recovery."""
 
     result: dict[str, Any]
     build: str

@@ -51,9 +51,8 @@ async def test_helm_test_hot_switches_a_small_job(installed: Installed) -> None:
 @pytest.mark.parametrize("change", ["upgrade", "rollback"])
 @pytest.mark.parametrize("mode", [Mode.HOT_SWITCH, Mode.PROCESS_RESCHEDULING])
 async def test_a_recovery_goes_on_through_a_change_of_the_release(installed: Installed, mode: Mode, change: str) -> None:
-    """It ends on the version that began it, while all pods of the installation are replaced by those of another one. Each pod is
-    made once, each order is obeyed once, and no step is lost. Afterwards
-    nothing runs on that version, and its pods end."""
+    """The recovery ends on the version that began it, while all pods of the installation are replaced by those of another one.
+    Pods are made once, orders are obeyed once, and no step is lost. Afterwards nothing runs on that version, and its pods end."""
     began = await installed.at(newer=change == "rollback")
     struck = await installed.struck(mode, installed.upgrade if change == "upgrade" else installed.roll_back)
     assert [(step["mode"], step["verdict"]) for step in struck.result["ladder"]] == [(mode, "recovered")], struck.result
@@ -68,7 +67,7 @@ async def test_a_recovery_goes_on_through_a_change_of_the_release(installed: Ins
 
 
 async def test_a_removal_leaves_nothing(installed: Installed) -> None:
-    """After the commands of docs/kubernetes.md the cluster has the objects that it had before, with the same marks."""
+    """The commands of docs/kubernetes.md leave the cluster with the objects that it had before, with the same marks."""
     await asyncio.to_thread(installed.release.uninstall, "rekindle", wait="legacy", timeout=120)
     leases = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
     for lease in (await installed.api.list(LEASES, labelSelector="app.kubernetes.io/part-of=rekindle")).items:

@@ -109,7 +109,7 @@ async def test_credentials_without_rights_are_told_from_silence(
 
 
 async def test_an_identity_that_may_only_work_in_its_namespace_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may not describe the namespace; without the right to add search attributes it is refused for that."""
+    """The identity may not describe the namespace; without the right to add search attributes it is refused for that."""
     async with refusing("GetSystemInfo", "CountWorkflowExecutions") as address:
         monkeypatch.setenv("TEMPORAL_ADDRESS", address)
         await connected()
@@ -119,7 +119,7 @@ async def test_an_identity_that_may_only_work_in_its_namespace_is_accepted(monke
 
 
 async def test_an_attribute_of_another_type_is_named_with_both_types(own_server: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing could be written to it."""
+    """No process could write such an attribute."""
     name = Attributes.VERDICT.name
     namespace, operator = own_server.namespace, own_server.operator_service
     monkeypatch.setenv("TEMPORAL_ADDRESS", own_server.service_client.config.target_host)

@@ -116,7 +116,7 @@ def test_a_tool_that_works_builds_and_its_digests_are_kept(
 
 
 def test_without_a_tool_the_error_says_what_was_found(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
-    """It names each tool with what is wrong, and what is accepted. Nothing is written."""
+    """The error names each tool with what is wrong, and what is accepted. Nothing is written."""
     machine.has("podman", BROKEN)
     machine.has("docker", 'case "$1" in buildx) echo "docker: buildx is not a docker command" >&2; exit 1 ;; esac')
     assert machine.make() == 1
@@ -233,7 +233,7 @@ def test_the_chart_runs_exactly_these_images(machine: Machine, capsys: pytest.Ca
 
 
 def test_the_sbom_lists_every_package_of_the_lock(machine: Machine) -> None:
-    """It has the distributions of ours too, and the image with its digest as what they are parts of."""
+    """The SBOM has the distributions of ours too, and the image with its digest as what they are parts of."""
     machine.has("buildah")
     assert machine.make() == 0
     for image in IMAGES:

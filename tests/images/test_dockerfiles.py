@@ -115,7 +115,7 @@ def chart() -> list[Any]:
 
 @EVERY_IMAGE
 def test_the_user_is_the_chart_s_and_not_root(image: Image) -> None:
-    """It is numeric, so that Kubernetes can see that it is not root, and group and user are those of the chart's pods."""
+    """The user is numeric, so that Kubernetes can see that it is not root, and group and user are those of the chart's pods."""
     user, group = stages(image)[-1].of("USER")[-1].value[0].split(":")
     assert int(user) > 0
     assert {str(uid) for uid in found(chart(), "runAsUser")} == {user}
@@ -146,7 +146,7 @@ def test_what_the_chart_starts_is_in_the_images() -> None:
 
 @EVERY_IMAGE
 def test_an_image_has_the_distributions_that_are_said_of_it(image: Image) -> None:
-    """Those of its SBOM are the wheels that its Dockerfile builds."""
+    """Distributions of its SBOM are the wheels that its Dockerfile builds."""
     built = [command.split()[-1] for command in commands(image) if command.startswith("uv build")]
     assert {project(folder)["project"]["name"] for folder in built} == set(image.distributions)
 
@@ -177,7 +177,7 @@ def _hashes(lock: str) -> dict[tuple[str, str], set[str]]:
 
 
 def test_the_lock_of_the_control_plane_has_no_torch() -> None:
-    """It has what the distributions ask for, and no tool for tests or builds."""
+    """A lock has what the distributions ask for, and no tool for tests or builds."""
     names = {name for name, _ in locked((ROOT / CONTROL_PLANE.lock).read_text())}
     asked = [*project(".")["project"]["optional-dependencies"]["kubernetes"], *project(".")["project"]["dependencies"]]
     direct = {canonicalize_name(re.split(r"[\[<>=!~ ]", requirement)[0]) for requirement in asked} - {"rekindle-recovery"}
@@ -209,7 +209,7 @@ def test_a_base_can_be_pinned(image: Image) -> None:
 
 @EVERY_IMAGE
 def test_labels_say_what_an_image_is(image: Image) -> None:
-    """They are those of the OCI, and name source, revision and version by arguments of the build."""
+    """Labels are those of the OCI, and name source, revision and version by arguments of the build."""
     last = stages(image)[-1]
     labels = {name.partition("=")[0].removeprefix("ARG ") for one in last.of("ARG") for name in one.value}
     assert {"SOURCE", "REVISION", "VERSION"} <= labels

@@ -70,7 +70,7 @@ def control(*command: str, **pod: object) -> Object:
 
 
 async def test_an_installation_without_processes_is_seen_through(installation: Api) -> None:
-    """What needs no process is well: rights of each account, kinds, priority and policies. The rest says how to mend it."""
+    """Parts that need no process are well: rights of each account, kinds, priority and policies. The rest says how to mend it."""
     found = await links(installation)
     well = [name for name, link in found.items() if link.health is Health.OK]
     assert well == [
@@ -91,7 +91,7 @@ async def test_an_installation_without_processes_is_seen_through(installation: A
 
 
 async def test_a_process_that_ends_is_shown_with_its_last_words(installation: Api) -> None:
-    """Its settings are read from the ConfigMaps that its Deployment names."""
+    """The settings of an installation are read from the ConfigMaps that its Deployment names."""
     api, words = installation, "error: Temporal does not answer at temporal.example.com:7233"
     for config in (one for one in objects(given(namespaces=["training"], observe=True)) if one["kind"] == "ConfigMap"):
         await replaced(api, f"{CORE}/configmaps", config)
@@ -159,7 +159,7 @@ async def test_what_was_changed_by_hand_is_found(
 
 
 async def test_the_account_of_a_pod_sees_its_own_rights(installation: Api, tmp_path: Path) -> None:
-    """What it may not read is not examined, and the link says who may."""
+    """Objects that the account may not read are not examined, and the link says who may."""
     async with Api(kubeconfig_of("control", tmp_path)) as own:
         found = await links(own)
     assert found["Kubernetes"].health is Health.OK

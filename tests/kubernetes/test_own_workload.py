@@ -53,7 +53,7 @@ async def events_of(api: Api, process: str) -> list[Object]:
 
 
 async def test_each_process_may_say_why_it_does_not_serve(api: Api, tmp_path: Path) -> None:
-    """Its condition and one event have the reason. Of a StatefulSet, the condition stays until its controller looks at it."""
+    """A condition and one event have the reason. Of a StatefulSet, the condition stays until its controller looks at it."""
     for process, plural in PROCESSES.items():
         async with own_workload(settings_of(process, tmp_path), process) as workload:
             await workload.show(WRONG)

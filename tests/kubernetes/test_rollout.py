@@ -41,7 +41,7 @@ def _revision(one: Object) -> str:
 
 
 async def test_the_pods_of_the_latest_revision_are_rolled_out(namespace: Namespace, kubeconfig: Path) -> None:
-    """After an upgrade those of the new template are, and after a rollback those of the old one again."""
+    """The latest revision has pods of the new template after an upgrade, and of the old one after a rollback."""
 
     async def rolled_out(*hashes: str) -> list[bool]:
         own = Settings(kubeconfig=kubeconfig, namespace=namespace.name)

@@ -71,7 +71,7 @@ def test_any_other_word_is_not_accepted(said: str) -> None:
     ],
 )
 def test_the_numbers_that_are_accepted_are_named(said: str, accepted: str) -> None:
-    """They depend on the pods of the job, and on those of a replica."""
+    """Accepted numbers depend on the pods of the job, and on those of a replica."""
     assert accepted_elastic(said, 4).startswith(accepted)
 
 
@@ -286,7 +286,7 @@ def test_a_pod_that_others_make_and_a_standby_begin_an_attempt_at_once() -> None
 
 
 def test_pods_that_a_controller_makes_again_and_again_begin_few_attempts_at_once() -> None:
-    """Each of them fails. The pause is not reset, and further pods wait for its end. Another size begins anew."""
+    """Attempts with such pods fail. The pause is not reset, and further pods wait for its end. Another size begins anew."""
     state, pauses = small(2, 3), []
     for number in range(5):
         state = elastic.pods_that_come(state, Sighting(holders=("uid-0", "uid-1", f"made-{number}", "")))

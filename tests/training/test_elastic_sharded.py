@@ -51,7 +51,7 @@ async def whole(tmp_path_factory: pytest.TempPathFactory, zygote: Zygote) -> Who
 
 
 async def test_replicas_leave_and_come_back_as_a_whole(elastic: Job, gateway: GatewayPeer, whole: Whole) -> None:
-    """That of rank 0 is lost, then another one, and both come back. Samples and parameters are those of an undisturbed run."""
+    """The replica of rank 0 is lost, then another one, and both come back. Samples and parameters equal an undisturbed run's."""
     await elastic.start()
     await elastic.reached(3, rank=2)
     assert await lost(elastic, gateway, 0) == ["recover", "downgrade", "dump", "exit"]

@@ -310,7 +310,7 @@ async def test_an_old_worker_that_starts_again_undoes_no_upgrade(temporal: Workf
 
 
 async def test_a_worker_of_the_revision_that_is_rolled_out_undoes_an_upgrade(temporal: WorkflowEnvironment) -> None:
-    """After a rollback of its Deployment the old version takes over as its worker starts, although it was current before."""
+    """The old version takes over as its worker starts after a rollback of its Deployment, although it was current before."""
 
     async def is_rolled_out() -> bool:
         return True

@@ -247,7 +247,7 @@ async def test_a_mode_that_a_person_terminates_is_carried_out_again(temporal: Wo
 
 
 async def test_a_pod_that_has_left_and_cannot_be_deleted_is_deleted_later(temporal: WorkflowEnvironment) -> None:
-    """It holds its node until then. A pod that others have made for its rank stays."""
+    """The pod holds its node until then. A pod that others have made for its rank stays."""
     job = elastic()
     cluster = without_spare(job)
     old = f"{job.name}-worker-2"

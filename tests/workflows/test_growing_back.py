@@ -349,7 +349,7 @@ async def test_an_attempt_that_a_person_terminates_while_it_waits_for_a_node_cos
 async def test_an_attempt_that_a_person_terminates_while_ranks_come_back_is_carried_out_again(
     temporal: WorkflowEnvironment,
 ) -> None:
-    """How far it came is unknown. The same pods take over, and there is one pod for each rank."""
+    """Nobody knows how far the attempt came. The same pods take over, and there is one pod for each rank."""
     async with small(temporal, Script(repairs=OFFERS)) as (world, peer):
 
         async def terminated(strategy: str) -> None:

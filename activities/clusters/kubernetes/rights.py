@@ -58,14 +58,14 @@ OWN: Mapping[str, Sequence[Right]] = {
         PRIORITY,
     ),
 }
-"""By account: what it may do whatever kinds there are."""
+"""Rights of each account that do not depend on the kinds of jobs."""
 
 OF_JOBS: Mapping[str, tuple[str, ...]] = {
     "control": ("get", "list", "patch"),
     "gateway": ("get", "list"),
     "watcher": ("get", "list", "watch", "patch"),
 }
-"""By account: what it may do to the objects of each kind of job."""
+"""Verbs of each account on the objects of every kind of job."""
 
 RECOVERS = "control"
 

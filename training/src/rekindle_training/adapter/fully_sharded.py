@@ -89,7 +89,7 @@ class FullySharded:
 
     @property
     def parameters(self) -> list[torch.nn.Parameter]:
-        """This rank's shards of all parameters that train."""
+        """Shards that this rank holds of all parameters that train."""
         shards = (one.sharded_param for group in self._all_groups for one in group.fsdp_params)
         return [shard for shard in shards if shard.requires_grad]
 
