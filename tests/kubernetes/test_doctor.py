@@ -165,7 +165,8 @@ async def test_the_account_of_a_pod_sees_its_own_rights(installation: Api, tmp_p
     assert found["Kubernetes"].health is Health.OK
     assert found["definition of TrainingJob"].words == "version v1 is served"
     assert found["rights of control"].health is Health.OK
-    for name in ("rights of gateway", "process control", "policy rekindle-marks"):
+    assert found["process control"].words == "rekindle-control is not in namespace mindx-dl"
+    for name in ("rights of gateway", "process gateway", "policy rekindle-marks"):
         assert found[name].health is Health.UNKNOWN, name
         assert "--kubeconfig" in found[name].mend
 
