@@ -15,12 +15,16 @@ from activities.clusters.api_server import Api, Object
 from activities.clusters.kubernetes.kinds import KINDS
 from rekindle.errors import ClusterError, ClusterUnavailable, Forbidden, Invalid, NotFound
 from rekindle.policy.parameters.kinds.table import KINDS as ROWS
+from rekindle.settings import Settings
 from simulators.kubernetes.installation import NAMESPACE, install, kubeconfig_of
 from tests.fakes.controller import apply_crds
+from tests.kubernetes.test_doctor import removed, replaced
 from tests.kubernetes.world.admission import ACCOUNT, CONFIGURATIONS, FOLDER, OF_KIND, Installed, installed, variables
 from tests.kubernetes.world.control_plane import Namespace, endpoint_of
 from tests.policy.broken_jobs import FOLDER as FILES
 from tests.support.admission import Clock, job
+from tests.support.charts import given, name_of, objects
+from workers.own_workload import own_workload
 from workers.webhook.certificate_sources import SharedSecret
 from workers.webhook.own_certificates import Certificates, certificates_in
 from workers.webhook.tls import ServerTls
@@ -28,6 +32,7 @@ from workers.webhook.tls import ServerTls
 pytestmark = pytest.mark.timeout(280)
 INJECTED = {"PROCESS_RECOVER", "ELASTIC_PROCESS_RECOVER_ENABLE", "HIGH_AVAILABILITY"}
 WRONG = "retry, recover"
+DEPLOYMENTS = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
 SECRET = f"{OF_KIND['Secret']}/{ACCOUNT}"
 
 
@@ -180,13 +185,28 @@ async def test_an_installation_may_let_no_job_pass(kubeconfig: Path, namespace: 
 
 
 async def test_rights_are_enough_and_no_more(found: Installed, namespace: Namespace, tmp_path: Path) -> None:
-    """The webhook reads and writes its Secret and its two configurations, and nothing else of their kinds."""
-    async with heeded(found, namespace, tmp_path):
-        pass
+    """The webhook reads and writes its Secret and its two configurations, and nothing else of their kinds. It says on its
+    Deployment that it serves."""
+    (deployment,) = [one for one in objects(given(webhook__enabled=True)) if name_of(one) == ("Deployment", NAMESPACE, ACCOUNT)]
+    deployment["spec"]["replicas"] = 0
+    await replaced(namespace.api, DEPLOYMENTS, deployment)
+    try:
+        async with heeded(found, namespace, tmp_path):
+            while not (shown := await shown_by(namespace.api)):
+                await asyncio.sleep(0.05)
+        assert (shown["status"], shown["reason"]) == ("True", "Serves")
+        async with own_workload(Settings(cluster="kubernetes", kubeconfig=found.proxy.kubeconfig), "webhook") as workload:
+            await workload.show(await ServerTls().problem())
+        assert (await shown_by(namespace.api))["reason"] == "CertificateExpired"
+    finally:
+        await removed(namespace.api, DEPLOYMENTS, ACCOUNT)
     paths = [SECRET, *(f"{CONFIGURATIONS.format(kind)}/{ACCOUNT}" for kind in ("mutating", "validating"))]
-    assert set(found.proxy.requests) == {(verb, path) for verb in ("GET", "PATCH") for path in paths}
+    told = {("PATCH", f"{DEPLOYMENTS}/{ACCOUNT}/status"), ("POST", f"/api/v1/namespaces/{NAMESPACE}/events")}
+    assert set(found.proxy.requests) == {(verb, path) for verb in ("GET", "PATCH") for path in paths} | told
     assert granted() == {
         ("", "secrets", (ACCOUNT,), ("get", "patch")),
+        ("", "events", (), ("create",)),
+        ("apps", "deployments/status", (ACCOUNT,), ("patch",)),
         ("admissionregistration.k8s.io", "mutatingwebhookconfigurations", (ACCOUNT,), ("get", "patch")),
         ("admissionregistration.k8s.io", "validatingwebhookconfigurations", (ACCOUNT,), ("get", "patch")),
         ("rekindle.io", "priority", (), ("use",)),
@@ -195,6 +215,12 @@ async def test_rights_are_enough_and_no_more(found: Installed, namespace: Namesp
         for path in (f"{OF_KIND['Secret']}/other", f"{CONFIGURATIONS.format('mutating')}/other", OF_KIND["Secret"]):
             with pytest.raises(Forbidden):
                 await own.get(path)
+
+
+async def shown_by(api: Api) -> Object:
+    """Returns the condition that the webhook has written on its Deployment; empty: none."""
+    conditions = (await api.get(f"{DEPLOYMENTS}/{ACCOUNT}")).get("status", {}).get("conditions") or ()
+    return next((one for one in conditions if one["type"] == "Serving"), {})
 
 
 def granted() -> set[tuple[str, str, tuple[str, ...], tuple[str, ...]]]:
@@ -242,7 +268,7 @@ async def test_certificates_are_renewed_before_they_end(found: Installed, namesp
             await one.look()
             now = await shared(namespace.api)
             assert one._held == now
-            assert await one._tls.problem() == ""
+            assert await one._tls.problem() is None
             assert now.certificate == used[-1] or now.authorities == before.authorities, "one of both at a time"
             assert await bundles(namespace.api) == {now.authorities}
             used, before = [*used, now.certificate], now

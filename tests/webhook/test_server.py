@@ -265,11 +265,13 @@ async def test_an_expired_certificate_is_a_reason_not_to_be_ready() -> None:
     """The probe says so."""
     clock = Clock()
     tls, own = ServerTls(clock), renewed(Certificates(), SERVICE, clock())
-    assert await tls.problem() == "its certificate has expired"
+    expired = await tls.problem()
+    assert expired is not None
+    assert (expired.reason, expired.words) == ("CertificateExpired", "its certificate has expired")
     tls.use(own.certificate, own.key)
-    assert await tls.problem() == ""
+    assert await tls.problem() is None
     clock.moved = timedelta(days=31)
-    assert await tls.problem() == "its certificate has expired"
+    assert await tls.problem() == expired
 
 
 async def test_a_taken_port_is_named(scene: Scene) -> None:

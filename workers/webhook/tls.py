@@ -10,6 +10,7 @@ from pathlib import Path
 from cryptography import x509
 
 from rekindle.errors import BadInput
+from rekindle.model.examined import Problem
 
 logger = logging.getLogger("webhook")
 
@@ -51,9 +52,13 @@ class ServerTls:
         self._used, self._ends = (certificate, key), ends
         logger.info("certificate loaded", extra={"ends": ends.isoformat()})
 
-    async def problem(self) -> str:
-        """Returns what is wrong with the certificate; empty: nothing."""
-        return "" if self.moment() < self._ends else "its certificate has expired"
+    async def problem(self) -> Problem | None:
+        """Returns what is wrong with the certificate. None: nothing."""
+        if self.moment() < self._ends:
+            return None
+        return Problem(
+            reason="CertificateExpired", words="its certificate has expired", mend="its log says why it was not renewed"
+        )
 
 
 def _load(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
