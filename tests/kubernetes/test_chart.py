@@ -172,7 +172,7 @@ def helm(kubeconfig: Path, namespace: str) -> Config:
     return Config(kubeconfig_path=kubeconfig, namespace=namespace)
 
 
-def everything(cluster: Kubectl, namespace: str) -> set[tuple[str, str, str]]:
+def everything(cluster: Kubectl) -> set[tuple[str, str, str]]:
     """Returns all objects that a release may make, by kind, namespace and name."""
     kinds = ",".join(
         (
@@ -182,17 +182,18 @@ def everything(cluster: Kubectl, namespace: str) -> set[tuple[str, str, str]]:
         )
     )
     found = json.loads(cluster("get", kinds, "--all-namespaces", "-o", "json"))["items"]
-    own = (one for one in found if not one["metadata"].get("namespace", "").startswith("test-"))  # those of other tests go away
+    others = ("test-", "world-")  # namespaces of other tests, which go away
+    own = (one for one in found if not one["metadata"].get("namespace", "").startswith(others))
     return {name_of(one) for one in own if "kube-root-ca" not in one["metadata"]["name"]}
 
 
 def test_a_release_is_installed_upgraded_rolled_back_and_removed(cluster: Kubectl, kubeconfig: Path) -> None:
     """What Helm installs is what the chart renders. An upgrade changes the pods, a rollback changes them back, and the removal
     leaves nothing."""
-    before = everything(cluster, "recoveries")
+    before = everything(cluster)
     with helm(kubeconfig, "recoveries") as release:
         release.install(CHART, "rekindle", BESIDE)
-        made = everything(cluster, "recoveries") - before
+        made = everything(cluster) - before
         rendered = names(objects(OWN, "recoveries"))
         assert rendered <= made
         assert {name for kind, _, name in made - rendered if kind != "Secret"} == set(), "the Secrets are Helm's own record"
@@ -202,7 +203,7 @@ def test_a_release_is_installed_upgraded_rolled_back_and_removed(cluster: Kubect
         release.rollback("rekindle")
         assert _hash(cluster) == first
         release.uninstall("rekindle", wait="legacy")
-    assert everything(cluster, "recoveries") == before
+    assert everything(cluster) == before
 
 
 def test_a_service_of_clusterd_stays_when_we_only_observe_and_when_we_go(cluster: Kubectl, kubeconfig: Path) -> None:
