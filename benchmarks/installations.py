@@ -1,4 +1,4 @@
-"""An installation to be measured: real Temporal on a database file, the real control worker over pods that answer at once, and
+"""An installation to be measured: real Temporal, the real control worker over pods that answer at once, and
 the real gateway. For `benchmarks.load` and `benchmarks.outages`.
 """
 
@@ -24,15 +24,16 @@ from rekindle.temporal import TASK_TIMEOUT
 
 
 @asynccontextmanager
-async def installation(directory: Path, told: Sequence[str] = ()) -> AsyncIterator[Stack]:
+async def installation(directory: Path, told: Sequence[str] = (), temporal: str = "") -> AsyncIterator[Stack]:
     """Temporal, control worker and gateway, until the block ends; who is killed is started again.
 
     Args:
         told: options of `benchmarks.load_control`.
+        temporal: address of a Temporal service that runs already. Empty: an embedded server is started.
     """
-    temporal, ui, gateway = free_ports(3)
+    port, ui, gateway = free_ports(3)
     addresses = Addresses(
-        temporal=f"127.0.0.1:{temporal}",
+        temporal=temporal or f"127.0.0.1:{port}",
         ui=f"http://127.0.0.1:{ui}",
         gateway=f"127.0.0.1:{gateway}",
         socket=str(directory / "none.sock"),
@@ -45,7 +46,8 @@ async def installation(directory: Path, told: Sequence[str] = ()) -> AsyncIterat
         await stack.start(Member(name, command, environment, directory / f"{name}.log", answers_at))
 
     try:
-        await start("temporal", temporal_command(addresses, directory / "temporal.db"), addresses.temporal)
+        if not temporal:
+            await start("temporal", temporal_command(addresses, directory / "temporal.db"), addresses.temporal)
         await start("control", [sys.executable, "-P", "-m", "benchmarks.load_control", *told])
         await start("gateway", [sys.executable, "-P", "-m", "workers.gateway"])
         yield stack

@@ -1,9 +1,10 @@
 """Measures the load that an installation bears: `python -P -m benchmarks.load --jobs 1000 --faults 100`.
 
-Temporal is real, on a database file, and so are the gateway and the control worker, whose pods answer at once. All training sides
-run in this process. It registers and attaches the jobs and measures them idle. It reports faults one by one and many at once,
-lets many jobs lose a process at once, and kills the gateway, the control worker and Temporal. It prints a table in Markdown with
-the targets. It uses loopback only, and ends within `--limit`.
+Temporal is real, on a database file or with `--service` as four services over PostgreSQL. The gateway and the control worker are
+real too, and pods answer at once. All training sides run in this process. It registers and attaches the jobs and measures them
+idle. It reports faults one by one and many at once, lets many jobs lose a process at once, and kills the gateway, the control
+worker and each process of Temporal. It prints a table in Markdown with the targets. It uses loopback only, and ends within
+`--limit`.
 """
 
 import argparse
@@ -12,7 +13,8 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,11 +26,14 @@ from benchmarks.installations import installation, persistently, register
 from benchmarks.load_clients import ScriptedClient, all_attached
 from benchmarks.load_control import PODS, RANKS_PER_POD
 from rekindle import ids
-from rekindle.cli.stack import Stack
+from rekindle.cli.stack import Member, Stack
 from rekindle.model.dialogue import Receipt
 from rekindle.model.fault import Fault, FaultKind, FaultReport
 from rekindle.model.job import Capability, Job, JobId, SubHealthStrategy
 from rekindle.temporal import connect
+from simulators.kubernetes.binaries import built
+from simulators.temporal_cluster.__main__ import MODULE, PROGRAMS, cluster
+from simulators.temporal_cluster.configuration import SERVICES
 
 SINGLES = 5
 """Number of faults that are reported one by one, and of those while all clients reconnect."""
@@ -63,7 +68,8 @@ class Table:
 class Load:
     """A running installation and the clients of its jobs."""
 
-    stack: Stack
+    members: Mapping[str, Member]
+    """Processes by name, those of Temporal included."""
     temporal: Client
     clients: list[ScriptedClient]
     table: Table
@@ -106,7 +112,7 @@ class Load:
         self.table.add(what, f"{seconds:.1f} s, {self.jobs / seconds:.0f} jobs/s")
 
     async def idle(self, seconds: float) -> None:
-        names = list(self.stack.members)
+        names = list(self.members)
         before = {name: self._usage(name)[0] for name in names}
         began = time.monotonic()
         await asyncio.sleep(seconds)
@@ -117,7 +123,7 @@ class Load:
 
     def _usage(self, name: str) -> tuple[float, float]:
         """Returns the CPU seconds and resident megabytes of a process."""
-        process = self.stack.members[name].process
+        process = self.members[name].process
         assert process
         stat = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
         pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
@@ -232,7 +238,7 @@ class Load:
         self.table.add(f"{name} killed: next first order", f"{seconds:.1f} s", "5 s")
 
     def _kill(self, name: str) -> None:
-        process = self.stack.members[name].process
+        process = self.members[name].process
         assert process
         process.kill()
 
@@ -267,11 +273,25 @@ def spread(seconds: Sequence[float]) -> str:
     return f"median {median(seconds):.2f} s, p95 {cuts[-1]:.2f} s, max {max(seconds):.2f} s"
 
 
+@asynccontextmanager
+async def a_service(directory: Path) -> AsyncIterator[Stack]:
+    """Runs Temporal's services over PostgreSQL, whose user must be able to enter the directory."""
+    directory.chmod(0o755)
+    (directory / "logs").mkdir()
+    binaries = await asyncio.to_thread(built, PROGRAMS, MODULE, print)
+    async with cluster(directory, binaries) as service:
+        yield service
+
+
 async def measure(options: argparse.Namespace, directory: Path) -> Table:
-    async with asyncio.timeout(options.limit), installation(directory) as stack:
+    async with asyncio.timeout(options.limit), AsyncExitStack() as processes:
+        service = await processes.enter_async_context(a_service(directory)) if options.service else None
+        address = service.addresses.temporal if service else ""
+        stack = await processes.enter_async_context(installation(directory, temporal=address))
+        of_temporal = service.members if service else {"temporal": stack.members["temporal"]}
         temporal = await connect(stack.addresses.temporal)
         clients = [ScriptedClient(stack.addresses.gateway, f"job-{number}") for number in range(options.jobs)]
-        load = Load(stack, temporal, clients, Table())
+        load = Load({**of_temporal, **stack.members}, temporal, clients, Table())
         try:
             await load.register()
             await load.attach()
@@ -281,8 +301,8 @@ async def measure(options: argparse.Namespace, directory: Path) -> Table:
                 await load.burst(count)
             await load.processes(options.faults)
             await load.gateway_dies(single)
-            await load.dies("control")
-            await load.dies("temporal")
+            for name in ("control", *of_temporal):
+                await load.dies(name)
         finally:
             await asyncio.gather(*(client.stop() for client in clients))
         return load.table
@@ -293,14 +313,17 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1000, help="registered and attached jobs (default: 1000)")
     parser.add_argument("--faults", type=int, default=100, help="the largest number of faults at once (default: 100)")
     parser.add_argument("--idle", type=float, default=20, help="seconds of looking at idle processes (default: 20)")
+    parser.add_argument("--service", action="store_true", help="Temporal's services over PostgreSQL; built the first time")
     parser.add_argument("--limit", type=float, default=1800, help="seconds for all of it (default: 1800)")
     options = parser.parse_args()
-    needed = 2 * SINGLES + sum({10, options.faults}) + options.faults + 3
+    deaths = 2 + (len(SERVICES) + 1 if options.service else 1)
+    needed = 2 * SINGLES + sum({10, options.faults}) + options.faults + deaths
     if options.jobs < needed:
         parser.error(f"--jobs: {options.jobs} are too few, with {options.faults} faults at once {needed} are needed")
     with tempfile.TemporaryDirectory(prefix="rekindle-load-") as directory:
         table = asyncio.run(measure(options, Path(directory)))
-    print(f"\n{options.jobs} jobs, {os.cpu_count()} cores\n\n{table}")
+    kind = "Temporal service over PostgreSQL" if options.service else "embedded Temporal server"
+    print(f"\n{options.jobs} jobs, {os.cpu_count()} cores, {kind}\n\n{table}")
 
 
 if __name__ == "__main__":

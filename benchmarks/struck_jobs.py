@@ -220,13 +220,13 @@ class Trial:
 
     def latest(self, rank: int) -> StepRecord:
         """Returns the last step that a rank completed."""
-        lines = _tail(self.directory / "steps" / f"rank-{rank:05d}.jsonl")
+        lines = last_lines(self.directory / "steps" / f"rank-{rank:05d}.jsonl")
         return StepRecord.model_validate_json(lines[-1])
 
     def steps(self) -> int:
         """Returns the number of the last step that rank 0 has completed."""
         path = self.directory / "steps" / "rank-00000.jsonl"
-        lines = _tail(path) if path.exists() else []
+        lines = last_lines(path) if path.exists() else []
         return int(json.loads(lines[-1])["step"]) if lines else 0
 
     async def pod(self, pod_rank: int) -> Pod:
@@ -254,7 +254,7 @@ def _with_standbys(text: str, standbys: int) -> str:
     return json.dumps(job)
 
 
-def _tail(path: Path) -> list[str]:
+def last_lines(path: Path) -> list[str]:
     """Returns the last complete lines of a log."""
     with path.open("rb") as file:
         file.seek(max(path.stat().st_size - TAIL, 0))
