@@ -179,6 +179,15 @@ class Api:
             await self._connection.client.close()
             self._connection = None
 
+    async def address(self) -> str:
+        """Returns the address of the server, without a password in it.
+
+        Raises:
+            BadInput: the kubeconfig cannot be used.
+        """
+        async with self._connected() as connection:
+            return re.sub(r"//[^/]*@", "//", str(connection.client.configuration.host))
+
     # ---- objects
 
     async def get(self, path: str) -> Object:
@@ -556,9 +565,13 @@ async def check_version(api: Api) -> str:
     """Returns the server's version.
 
     Raises:
-        BadInput when it is older than what the drivers need.
+        BadInput when it is older than what the drivers need, ClusterUnavailable when another service answers.
     """
-    found = await api.get("/version")
-    if problem := API_SERVER.problem(str(found["gitVersion"])):
+    answer = await api.get("/version")
+    try:
+        found = str(answer["gitVersion"])
+    except MALFORMED as error:
+        raise ClusterUnavailable(f"the API server answers what is no version: {type(error).__name__}: {error}") from error
+    if problem := API_SERVER.problem(found):
         raise BadInput(problem)
-    return str(found["gitVersion"])
+    return found

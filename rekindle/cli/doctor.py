@@ -1,5 +1,6 @@
 """The command that examines an installation."""
 
+import asyncio
 import json
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
@@ -7,7 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from pydantic import ValidationError
 from rich.text import Text
 
 from rekindle.cli.context import control_plane, running_stack
@@ -96,17 +96,19 @@ async def _examined(settings: dict[str, str]) -> AsyncIterator[Link]:
     process = await started("workers.examination", settings, stdout=PIPE, stderr=PIPE)
     assert process.stdout
     assert process.stderr
+    errors = asyncio.create_task(process.stderr.read())  # a process that nobody reads waits for ever
     try:
         async for line in process.stdout:
             try:
                 yield Link.model_validate(json.loads(line))
-            except (ValueError, ValidationError):
+            except ValueError:
                 yield unknown(NAME, line.decode(errors="replace").strip())
-        errors = (await process.stderr.read()).decode(errors="replace").splitlines()
+        lines = (await errors).decode(errors="replace").splitlines()
         if await process.wait():
-            said = next((line for line in errors if line.startswith("error: ")), errors[-1] if errors else "no reason")
+            said = next((line for line in lines if line.startswith("error: ")), lines[-1] if lines else "no reason")
             yield failed(NAME, f"not examined, because of {said}", "look at the kubeconfig")
     finally:
+        errors.cancel()
         if process.returncode is None:
             process.kill()
             await process.wait()

@@ -73,7 +73,7 @@ async def test_a_missing_namespace_comes_with_the_command_that_creates_it(addres
     error = await refusal()
     assert error.reason == "TemporalNamespaceMissing"
     assert str(error).startswith(f"Temporal at {address}, namespace elsewhere: ")
-    assert "temporal operator namespace create elsewhere" in str(error)
+    assert "temporal operator namespace create --namespace elsewhere" in str(error)
 
 
 async def test_a_server_that_is_too_old_is_named_with_what_fits(address: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,8 @@ async def _service(installation: Installation) -> Link:
         return problem
     if ready := await _ready(installation):
         return ok(GATEWAYS, f"{where} leads to {len(ready)} ready gateways ({', '.join(ready)})")
-    mend = "look at the gateways: kubectl describe statefulset rekindle-gateway, and at the selector of the Service"
+    look = f"kubectl -n {installation.namespace} describe statefulset rekindle-gateway"
+    mend = f"look at the gateways: {look}, and at the selector of the Service"
     return failed(GATEWAYS, f"{where} leads to no ready gateway", mend)
 
 

@@ -30,9 +30,9 @@ async def reached(api: Api) -> Link:
         return failed(NAME, str(error), "upgrade the cluster, or name another one with --kubeconfig")
     except Forbidden as error:
         return failed(NAME, f"the API server refuses our identity: {error}", "renew the credentials of the kubeconfig")
-    except (ClusterError, LookupError, TypeError) as error:
+    except ClusterError as error:
         return failed(NAME, f"the API server does not answer: {error}", "look at the cluster, and at the kubeconfig")
-    return ok(NAME, f"version {version} answers, accepted are {API_SERVER.accepted}")
+    return ok(NAME, f"version {version} answers at {await api.address()}, accepted are {API_SERVER.accepted}")
 
 
 async def kinds(installation: Installation) -> AsyncIterator[Link | None]:
