@@ -7,6 +7,7 @@ Used by `workers.control` only.
 import asyncio
 import hashlib
 import logging
+import time
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,7 +20,7 @@ from temporalio.worker import WorkerDeploymentConfig
 import rekindle
 import workflows
 from rekindle import deployment
-from rekindle.deployment import Deployment, Version
+from rekindle.deployment import NEVER, Deployment, Version
 from rekindle.errors import Unavailable
 from rekindle.ids import DEPLOYMENT, Signals, Workflows
 from workers.rollout import LookAtRollout, Rollout, unknown
@@ -113,6 +114,23 @@ class Silences:
         return now - self._since.setdefault(version.build_id, now) >= CONFIRMED
 
 
+class ServerClock:
+    """Clock of the server, by which it says when workers asked for work.
+
+    Clocks of nodes differ, and one that is ahead by a minute would find all other versions without workers.
+    """
+
+    def __init__(self) -> None:
+        self._time, self._at = NEVER, 0.0
+
+    def now(self, known: Deployment) -> datetime:
+        """Returns the time. It is at least that of the last request for work, which may be our own, and goes on from there."""
+        at = time.monotonic()
+        self._time = max(known.asked_at, self._time + timedelta(seconds=at - self._at))
+        self._at = at
+        return self._time
+
+
 class Upgrades:
     """Tasks of one control worker in upgrades.
 
@@ -124,7 +142,7 @@ class Upgrades:
 
     def __init__(self, client: Client, build_id: str, *, alone: bool = False, rollout: LookAtRollout = unknown) -> None:
         self._client, self._build_id, self._alone, self._rollout = client, build_id, alone, rollout
-        self._silences = Silences()
+        self._silences, self._clock = Silences(), ServerClock()
         self._heeded = ""
         """Latest revision as which this worker was current. Each rollout is heeded once, so that a person may choose another
         version afterwards."""
@@ -196,7 +214,7 @@ class Upgrades:
         known = await deployment.read_deployment(self._client)
         if known.current != self._build_id:
             self._wakings.clear()
-            if self._is_due(known, rollout) or self._has_no_workers(known.version(known.current)):
+            if self._is_due(known, rollout) or self._has_no_workers(known.version(known.current), known):
                 await deployment.make_current(self._client, self._build_id, known.token)
                 self._heed(rollout)
                 logger.warning("version taken over", extra={"version": self._build_id, "before": known.current})
@@ -205,14 +223,14 @@ class Upgrades:
         self._wakings = {run_id: waking for run_id, waking in self._wakings.items() if waking[0] + LONGEST_WAKING > _now()}
         for other in known.versions:
             if not (other.current or other.drained):
-                await self._look_after(other)
+                await self._look_after(other, known)
 
-    async def _look_after(self, other: Version) -> None:
+    async def _look_after(self, other: Version, known: Deployment) -> None:
         """Moves workflows to our version if theirs has no workers. Otherwise wakes the long-lived ones.
 
         The server announces our version to a woken workflow with its next task, and the workflow moves as soon as it is idle.
         """
-        lost = self._has_no_workers(other)
+        lost = self._has_no_workers(other, known)
         for workflow in await deployment.list_open(self._client, other.build_id):
             if lost:
                 await self._move(workflow, other)
@@ -231,8 +249,8 @@ class Upgrades:
         else:
             logger.warning("recovery moved, its version has no worker", extra=words)
 
-    def _has_no_workers(self, version: Version) -> bool:
-        return self._alone or self._silences.confirm(version, _now())
+    def _has_no_workers(self, version: Version, known: Deployment) -> bool:
+        return self._alone or self._silences.confirm(version, self._clock.now(known))
 
     async def _wake(self, workflow: WorkflowExecution) -> None:
         try:
@@ -264,7 +282,7 @@ class Upgrades:
     async def _is_needed(self) -> bool:
         known = await deployment.read_deployment(self._client)
         others = [version for version in known.versions if version.build_id != self._build_id]
-        if self._alone or not any(other.current or other.has_workers(_now()) for other in others):
+        if self._alone or not any(other.current or other.has_workers(self._clock.now(known)) for other in others):
             return False
         return await deployment.count_open(self._client, self._build_id) > 0
 

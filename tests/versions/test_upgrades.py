@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -362,3 +362,16 @@ async def test_a_new_version_that_is_not_rolled_out_any_more_does_not_take_over(
         late.now = Rollout("4", "4")
         await Upgrades(this.world.client, this.new.build_id, rollout=late.look)._look()
         assert await current(temporal) == this.new.build_id
+
+
+async def test_a_clock_that_is_ahead_takes_nothing_over(temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other version has workers, as the server saw them a moment ago by its own clock. So the worker is still needed, too."""
+    ahead = datetime.now(UTC) + timedelta(minutes=5)
+    monkeypatch.setattr(versions, "_now", lambda: ahead)
+    monkeypatch.setattr(versions, "CONFIRMED", timedelta(0))
+    async with upgrade(temporal) as this:
+        await this.new.start()
+        old = Upgrades(this.world.client, this.old)
+        await old._look()
+        assert await current(temporal) == this.new.build_id
+        assert await old._is_needed()
