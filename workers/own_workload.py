@@ -7,12 +7,14 @@ conditions that it does not know, so they are written again at intervals.
 import asyncio
 import logging
 import os
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from math import inf
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from rekindle.errors import NotFound, RekindleError
+from rekindle.errors import MALFORMED, NotFound, RekindleError
 from rekindle.model.bounds import cut
 from rekindle.model.cluster import ClusterEvent
 from rekindle.model.examined import Problem
@@ -31,6 +33,9 @@ EVERY = 15.0
 
 LIMIT = 5.0
 """Seconds for telling. A process that ends does not wait for longer."""
+
+AGAIN = 300.0
+"""Seconds in which a reason leads to one event only. A service that comes and goes would fill the list of events."""
 
 LONGEST = 1_000
 """Bytes of a message. An event has at most 1,024 characters."""
@@ -52,6 +57,10 @@ class OwnWorkload:
         self._api, self._namespace, self._process = api, namespace, process
         self._shown: str | None = None
         """Reason that was shown last. None: nothing was."""
+        self._told: dict[str, float] = {}
+        """Time of the last event of each reason."""
+        self._failure = ""
+        """Reason for which nothing could be shown, as it was logged."""
 
     @asynccontextmanager
     async def explaining(self) -> AsyncIterator[None]:
@@ -75,10 +84,14 @@ class OwnWorkload:
         try:
             async with asyncio.timeout(LIMIT):
                 await self._show(self._api, problem)
+            self._failure = ""
         except NotFound as error:
             logger.debug("own workload not found", extra={"reason": str(error)})
-        except (TimeoutError, RekindleError) as error:
-            logger.warning("condition not written", extra={"error": f"{type(error).__name__}: {error}"})
+        except (TimeoutError, RekindleError, *MALFORMED) as error:
+            failure = f"{type(error).__name__}: {error}"
+            if failure != self._failure:  # it is tried every few seconds
+                logger.warning("condition not written", extra={"error": failure})
+            self._failure = failure
 
     async def _show(self, api: "Api", problem: Problem | None) -> None:
         from activities.clusters.kubernetes.events import About, record
@@ -92,11 +105,12 @@ class OwnWorkload:
             condition["lastTransitionTime"] = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         path = f"/apis/apps/v1/namespaces/{self._namespace}/{workload_of(self._process)}/rekindle-{self._process}"
         thing = await api.patch_items(f"{path}/status", {"status": {"conditions": [condition]}})
-        if problem and reason != self._shown:
+        if problem and reason != self._shown and time.monotonic() - self._told.get(reason, -inf) >= AGAIN:
             name, uid = thing["metadata"]["name"], thing["metadata"]["uid"]
             about = About(thing["kind"], thing["apiVersion"], self._namespace, name, uid, thing["kind"])
             event = ClusterEvent(name=name, kind=thing["kind"], reason=reason, message=message, type="Warning")
             await record(api, about, event)
+            self._told[reason] = time.monotonic()
         self._shown = reason
 
 
