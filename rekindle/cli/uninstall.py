@@ -22,7 +22,8 @@ async def uninstall(
     """Remove what an installation has left on jobs, pods and nodes of a Kubernetes cluster. Jobs train on.
 
     Remove the installation itself first. Standbys and backup pods that have taken over nothing are deleted, jobs that a restart
-    has suspended are resumed, and marks, budgets and Leases are removed. The exit code is 1 if something is left.
+    has suspended are resumed, and marks, budgets and Leases are removed. The exit code is 1 if something is left, 3 if the API
+    server does not answer, and 4 if the installation is running.
 
     Example: rekindle uninstall --check
     """
@@ -36,4 +37,4 @@ async def uninstall(
     except asyncio.CancelledError:  # Ctrl-C reached it too
         await process.wait()
         raise
-    return Exit.DONE if code == 0 else Exit.OTHERWISE
+    return Exit(code) if code in set(Exit) else Exit.OTHERWISE
