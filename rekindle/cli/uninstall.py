@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from rekindle.cli.exits import Exit
-from rekindle.cli.on_kubernetes import EXTRA, is_installed, kubeconfig_of, started
+from rekindle.cli.on_kubernetes import EXTRA, is_installed, kubeconfig_of, namespace_of, started
 from rekindle.cli.output import Format, Output
 from rekindle.errors import Unavailable
 
@@ -30,7 +30,7 @@ async def uninstall(
     if not is_installed():
         raise Unavailable(EXTRA)
     whose = "a user who may change jobs, pods and nodes"
-    settings = {"REKINDLE_KUBECONFIG": kubeconfig_of(kubeconfig, whose), "REKINDLE_NAMESPACE": namespace}
+    settings = {"REKINDLE_KUBECONFIG": kubeconfig_of(kubeconfig, whose), "REKINDLE_NAMESPACE": namespace_of(namespace)}
     process = await started("workers.removal", settings, f"--output={output.value}", *(["--check"] if check else []))
     try:
         code = await process.wait()

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import sys
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
@@ -24,7 +25,7 @@ from rekindle.cli.ports import free_ports
 from rekindle.client import Rekindle
 from rekindle.deployment import Deployment, Version
 from rekindle.doctor import examine
-from rekindle.errors import Unavailable
+from rekindle.errors import BadInput, Unavailable
 from rekindle.ids import Updates
 from rekindle.model.attachment import Attachment
 from rekindle.model.examined import Health, Link
@@ -227,8 +228,17 @@ async def test_kubernetes_is_examined_although_temporal_is_away(
     monkeypatch.setenv("REKINDLE_STATE_DIR", str(tmp_path))
     with pytest.raises(Unavailable, match="Temporal does not answer"):
         await doctor_command.doctor(output=Format.JSON)
-    (link,) = json.loads(capsys.readouterr().out)
-    assert link["words"] == "not examined, because there is no kubeconfig"
+    of_temporal, of_kubernetes = json.loads(capsys.readouterr().out)
+    assert (of_temporal["name"], of_temporal["health"]) == ("Temporal", "failed")
+    assert of_kubernetes["words"] == "not examined, because there is no kubeconfig"
+
+
+async def test_a_name_that_no_namespace_has_is_bad_input(tmp_path: Path) -> None:
+    """It would be a part of the paths that are asked for, and is no trouble of the cluster."""
+    (tmp_path / "config").write_text("{}")
+    for name in ("A_b", "../kube-system"):
+        with pytest.raises(BadInput, match=re.escape(f"--namespace: {name!r} is not accepted")):
+            [link async for link in on_kubernetes(tmp_path / "config", name)]
 
 
 async def test_what_the_examination_says_on_its_way_does_not_stop_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
