@@ -187,3 +187,66 @@ async def test_the_server_that_was_examined_is_named(tmp_path: Path, server: tup
     (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
     async with Api(tmp_path / "kubeconfig") as other:
         assert await other.address() == address
+
+
+SERVICE = "clusterd-grpc-svc"
+
+
+def endpoint(pod: str, *addresses: str) -> Object:
+    return {"addresses": list(addresses), "conditions": {"ready": True}, "targetRef": {"kind": "Pod", "name": pod}}
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "health", "words"),
+    [
+        (
+            [endpoint("rekindle-gateway-0", "10.0.0.1"), endpoint("rekindle-gateway-0", "fd00::1")],
+            Health.OK,
+            "leads to 1 ready gateways (rekindle-gateway-0)",
+        ),
+        (
+            [endpoint("rekindle-gateway-0", "10.0.0.1"), endpoint("clusterd-5d9f-x", "10.0.0.2")],
+            Health.FAILED,
+            "leads to pods that are no gateways: clusterd-5d9f-x",
+        ),
+    ],
+    ids=["two families of addresses", "another controller"],
+)
+async def test_the_pods_behind_the_service_are_told_apart(
+    endpoints: list[Object], health: Health, words: str, server: tuple[ScriptedApi, Api]
+) -> None:
+    """A Service that was taken over may still select the pods of the controller before."""
+    scripted, api = server
+    labels = {"app.kubernetes.io/part-of": "rekindle"}
+    service = {"metadata": {"name": SERVICE, "labels": labels}, "spec": {"ports": [{"port": 8899}]}}
+    await scripted.put(f"/api/v1/namespaces/{NAMESPACE}/services", service)
+    named = {"name": "a-slice", "labels": {"kubernetes.io/service-name": SERVICE}}
+    await scripted.put(
+        f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices", {"metadata": named, "endpoints": endpoints}
+    )
+    found = (await links(api))["service of the gateways"]
+    assert (found.health, words in found.words) == (health, True), found
+
+
+async def test_namespaces_that_were_not_asked_about_are_counted(server: tuple[ScriptedApi, Api]) -> None:
+    """All is allowed, as far as it was asked for."""
+    _, api = server
+    found = await links(api, Settings(namespaces=tuple(f"team-{number}" for number in range(10))))
+    assert found["rights of watcher"].words.endswith("; those in 7 of its 10 namespaces were not asked for")
+
+
+@pytest.mark.parametrize("mounted", ["", "rekindle-webhook-tls"])
+async def test_the_certificate_that_the_webhook_serves_is_examined(mounted: str, server: tuple[ScriptedApi, Api]) -> None:
+    """cert-manager leaves its Secret behind, and the webhook serves with its own one afterwards."""
+    scripted, api = server
+    volumes = [{"name": "certificates", "secret": {"secretName": mounted}}] if mounted else []
+    deployment = {"metadata": {"name": "rekindle-webhook"}, "spec": {"template": {"spec": {"volumes": volumes}}}}
+    await scripted.put(f"{APPS}/deployments", deployment)
+    one = {"name": "one.rekindle.io", "clientConfig": {"service": {"namespace": NAMESPACE}, "caBundle": ""}}
+    for plural in ("mutating", "validating"):
+        configuration = {"kind": plural, "metadata": {"name": "rekindle-webhook"}, "webhooks": [one]}
+        await scripted.put(f"/apis/admissionregistration.k8s.io/v1/{plural}webhookconfigurations", configuration)
+    for name in ("rekindle-webhook", "rekindle-webhook-tls"):
+        scripted.refused["GET", f"/api/v1/namespaces/{NAMESPACE}/secrets/{name}"] = 404, "not found"
+    found = (await links(api))["webhook certificate"]
+    assert (found.health, found.words) == (Health.FAILED, f"Secret {mounted or 'rekindle-webhook'} is missing")
