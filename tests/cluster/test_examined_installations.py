@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,16 @@ async def test_ready_pods_are_not_enough(process: str, status: Object, words: st
     await scripted.put(f"{APPS}/{plural}", workload(process, **status))
     found = (await links(api))[f"process {process}"]
     assert (found.health, found.words) == (Health.WARNING, words)
+
+
+async def test_what_nobody_says_any_more_is_old(server: tuple[ScriptedApi, Api]) -> None:
+    """A release before this one, to which was gone back, does not take the condition of the newer one back."""
+    scripted, api = server
+    (said,) = condition("Serving", "False", "NotStarted", "it may not")
+    for time, health in ((datetime.now(UTC), Health.WARNING), (datetime.now(UTC) - timedelta(hours=1), Health.OK)):
+        moment = time.strftime("%Y-%m-%dT%H:%M:%SZ")
+        await scripted.put(f"{APPS}/deployments", workload("control", conditions=[{**said, "lastTransitionTime": moment}]))
+        assert (await links(api))["process control"].health is health
 
 
 @pytest.mark.parametrize(("process", "plural"), [("control", "deployments"), ("gateway", "statefulsets")])

@@ -11,7 +11,7 @@ from rekindle.model.examined import Health, Link
 from rekindle.settings import Settings, read_settings
 from workers.examination import access, admission, claims, network, processes, server, webhook
 from workers.examination.installation import Installation, installation_of
-from workers.process import run
+from workers.process import NAMESPACE_OF_POD, run
 
 PARTS: tuple[Callable[[Installation], AsyncIterator[Link | None]], ...] = (
     server.kinds,
@@ -43,10 +43,16 @@ async def examine(api: Api, namespace: str, own: Settings | None = None) -> Asyn
                 yield link
 
 
+def _is_in_its_pod(settings: Settings) -> bool:
+    """Returns whether we run in a pod of the installation, whose variables are those of our own process."""
+    is_in_pod = settings.kubeconfig is None and NAMESPACE_OF_POD.is_file()
+    return is_in_pod and NAMESPACE_OF_POD.read_text().strip() == settings.namespace
+
+
 async def main() -> None:
     settings = read_settings()
     async with Api(settings.kubeconfig) as api:
-        async for link in examine(api, settings.namespace, None if settings.kubeconfig else settings):
+        async for link in examine(api, settings.namespace, settings if _is_in_its_pod(settings) else None):
             sys.stdout.write(link.model_dump_json() + "\n")
             sys.stdout.flush()
 

@@ -61,7 +61,7 @@ async def installation_of(api: Api, namespace: str, own: Settings | None = None)
             is_read=bool(data),
         )
     except (ClusterError, *MALFORMED):
-        if own is None or own.namespace != namespace:
+        if own is None:
             return nothing
         service, port = _service(own.gateway_address, namespace), own.health_port
         return Installation(api, namespace, own.namespaces, service, own.observe, port)

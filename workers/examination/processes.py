@@ -1,6 +1,7 @@
 """Processes of an installation: whether their pods are ready, and if not, why."""
 
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
 
 from activities.clusters.api_server import Object
 from activities.clusters.kubernetes.rights import OWN, workload_of
@@ -13,6 +14,9 @@ from workers.own_workload import CONDITION
 OPTIONAL = "webhook"
 
 STARTING = ("ContainerCreating", "PodInitializing")
+
+REPEATED = timedelta(minutes=10)
+"""Time in which a process that does not serve says so again, also while Kubernetes waits before it starts it once more."""
 
 LONGEST = 300
 """Bytes of the words of a pod."""
@@ -74,12 +78,21 @@ def _of_workload(workload: Object) -> Iterator[Trouble]:
     """Yields what the conditions of a workload say, ours too: a process may be ready, and wait for Temporal."""
     for one in (workload.get("status") or {}).get("conditions") or ():
         said = f"{one.get('reason', one['type'])}: {one.get('message', '')}"
-        if one["type"] == CONDITION and one["status"] == "False":
+        if one["type"] == CONDITION and one["status"] == "False" and not _is_old(one):
             yield said, ""
         elif one["type"] == "ReplicaFailure" and one["status"] == "True":
             yield said, MENDS["ReplicaFailure"]
         elif one["type"] == "Progressing" and one["status"] == "False":
             yield said, ""
+
+
+def _is_old(condition: Object) -> bool:
+    """Returns whether no process says so any more: it repeats it while it lives. An older release would not take it back."""
+    try:
+        said = datetime.fromisoformat(condition["lastTransitionTime"])
+        return datetime.now(UTC) - said > REPEATED
+    except (LookupError, TypeError, ValueError):
+        return False
 
 
 async def _of_pods(installation: Installation, workload: Object) -> list[Trouble]:
