@@ -16,7 +16,7 @@ async def uninstall(
     *,
     check: Annotated[bool, Parameter(negative="", help="List what is left, and change nothing.")] = False,
     kubeconfig: Annotated[Path | None, Parameter(help="By default KUBECONFIG, or ~/.kube/config.")] = None,
-    namespace: Annotated[str, Parameter(help="Namespace of the installation.")] = "mindx-dl",
+    namespace: Annotated[str, Parameter(help="Namespace of the installation; by default REKINDLE_NAMESPACE.")] = "",
     output: Output = Format.TEXT,
 ) -> Exit:
     """Remove what an installation has left on jobs, pods and nodes of a Kubernetes cluster. Jobs train on.

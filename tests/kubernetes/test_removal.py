@@ -324,7 +324,8 @@ async def expired(installation: Installation) -> AsyncIterator[None]:
 async def uninstall(kubeconfig: Path, namespace: Namespace, *options: str, **more: str) -> tuple[int | None, str, str]:
     """Runs the command, and returns its exit code and what it wrote."""
     environment: Mapping[str, str] = {**os.environ, "REKINDLE_NAMESPACES": json.dumps([namespace.name]), **more}
-    command = ["-P", "-m", "rekindle", "uninstall", f"--kubeconfig={kubeconfig}", f"--namespace={namespace.name}", *options]
+    said = [] if "REKINDLE_NAMESPACE" in more else [f"--namespace={namespace.name}"]
+    command = ["-P", "-m", "rekindle", "uninstall", f"--kubeconfig={kubeconfig}", *said, *options]
     process = await asyncio.create_subprocess_exec(
         sys.executable, *command, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
@@ -368,6 +369,14 @@ async def test_words_of_others_cannot_control_a_terminal(kubeconfig: Path, names
         await namespace.api.patch(NODE, {"metadata": {"annotations": {keys.ISOLATED: None}}})
     assert code == 1
     assert "Node node-2: isolated: ?[2Jnothing is left" in output
+
+
+async def test_the_namespace_may_be_said_by_the_environment(kubeconfig: Path, installation: Installation) -> None:
+    """The Lease of the installation is found, as `rekindle doctor` finds it."""
+    await installation.claims.renew()
+    namespace = installation.namespace
+    code, output, _ = await uninstall(kubeconfig, namespace, "--check", REKINDLE_NAMESPACE=namespace.name)
+    assert (code, f"Lease {namespace.name}/" in output) == (1, True), output
 
 
 async def test_a_kubeconfig_that_is_missing_is_named(namespace: Namespace, tmp_path: Path) -> None:
