@@ -246,6 +246,17 @@ async def test_namespaces_that_were_not_asked_about_are_counted(server: tuple[Sc
     assert found["rights of watcher"].words.endswith("; those in 7 of its 10 namespaces were not asked for")
 
 
+@pytest.mark.parametrize("webhooks", [[None], [{"name": "a"}], [{"clientConfig": 5}], {"a": None}])
+async def test_an_odd_configuration_ends_no_examination(webhooks: object, server: tuple[ScriptedApi, Api]) -> None:
+    """The links behind it are examined."""
+    scripted, api = server
+    configuration = {"kind": "any", "metadata": {"name": "rekindle-webhook"}, "webhooks": webhooks}
+    await scripted.put("/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations", configuration)
+    found = await links(api)
+    assert found["webhook configurations"].health is Health.UNKNOWN
+    assert list(found)[-1] == "other installations"
+
+
 @pytest.mark.parametrize("mounted", ["", "rekindle-webhook-tls"])
 async def test_the_certificate_that_the_webhook_serves_is_examined(mounted: str, server: tuple[ScriptedApi, Api]) -> None:
     """cert-manager leaves its Secret behind, and the webhook serves with its own one afterwards."""

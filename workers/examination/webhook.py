@@ -18,14 +18,15 @@ CONFIGURED, CERTIFICATE = "webhook configurations", "webhook certificate"
 
 async def webhook(installation: Installation) -> AsyncIterator[Link | None]:
     """Examines the webhook of the installation. Without one there is no link."""
-    there: list[Object] = []
+    own: list[Object] = []
 
     async def configured() -> Link | None:
-        there.extend([one for path in CONFIGURATIONS if (one := await found(installation.api.get(path)))])
-        return _configured(installation, there, has_process=await _has_process(installation))
+        there = [one for path in CONFIGURATIONS if (one := await found(installation.api.get(path)))]
+        own.extend([one for one in there if _is_for(installation, one)])
+        return _configured(own, has_process=await _has_process(installation))
 
     yield await asked(CONFIGURED, configured())
-    if own := [one for one in there if _is_for(installation, one)]:
+    if own:
         yield await asked(CERTIFICATE, _certificate(installation, own))
 
 
@@ -42,9 +43,8 @@ def _service(webhook: Object) -> Object:
     return service
 
 
-def _configured(installation: Installation, there: list[Object], *, has_process: bool) -> Link | None:
+def _configured(own: list[Object], *, has_process: bool) -> Link | None:
     """Returns the link. None: the installation has no webhook."""
-    own = [one for one in there if _is_for(installation, one)]
     if not has_process:
         if own:
             return failed(CONFIGURED, "the API server asks a webhook whose process is not there", APPLY)
