@@ -106,7 +106,7 @@ class OwnWorkload:
     def _is_said(self, workload: dict[str, Any]) -> bool:
         """Returns whether nothing is to be written by a pod that serves: it is said, or another pod does not serve."""
         conditions = (workload.get("status") or {}).get("conditions") or ()
-        there = next((one for one in conditions if one["type"] == CONDITION), {})
+        there: dict[str, Any] = next((one for one in conditions if one["type"] == CONDITION), {})
         if there.get("status") != "False":
             return bool(there)
         if not there.get("lastTransitionTime") or str(there.get("message")).startswith(self._pod):

@@ -95,7 +95,8 @@ def start() -> NoReturn:
             left = await main(options)
         except RekindleError as error:
             complain(error)
-            sys.exit(exits.of(error))
+            code = exits.of(error)
+            sys.exit(Exit.UNANSWERED if code is Exit.OTHERWISE else code)  # what may not be looked at is not known to be left
         sys.exit(Exit.OTHERWISE if left else Exit.DONE)
 
     run(whole)

@@ -23,7 +23,7 @@ async def uninstall(
 
     Remove the installation itself first. Standbys and backup pods that have taken over nothing are deleted, jobs that a restart
     has suspended are resumed, and marks, budgets and Leases are removed. The exit code is 1 if something is left, 3 if the API
-    server does not answer, and 4 if the installation is running.
+    server does not answer or does not let us look, and 4 if the installation is running.
 
     Example: rekindle uninstall --check
     """

@@ -360,6 +360,13 @@ async def test_a_server_that_does_not_answer_is_no_remainder(namespace: Namespac
     assert (code, output, errors.startswith("error: ")) == (3, "", True), errors
 
 
+async def test_what_may_not_be_looked_at_is_no_remainder(namespace: Namespace, kubeconfig: Path, tmp_path: Path) -> None:
+    """The account has no rights, and the message says which it needs."""
+    code, output, errors = await uninstall(await namespace.kubeconfig_of("nobody", kubeconfig, tmp_path), namespace, "--check")
+    assert (code, output) == (3, "")
+    assert "cannot list resource" in errors
+
+
 async def test_words_of_others_cannot_control_a_terminal(kubeconfig: Path, namespace: Namespace) -> None:
     """A node writes its own annotations, and what is isolated is listed with the reason."""
     await namespace.api.patch(NODE, {"metadata": {"annotations": {keys.ISOLATED: "\x1b[2Jnothing\nis left"}}})
