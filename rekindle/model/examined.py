@@ -46,7 +46,7 @@ def unknown(name: str, words: str, mend: str = "") -> Link:
 
 
 def _link(name: str, health: Health, words: str, mend: str = "") -> Link:
-    return Link(name=name, health=health, words=_in_a_line(words), mend=_in_a_line(mend))
+    return Link(name=_in_a_line(name), health=health, words=_in_a_line(words), mend=_in_a_line(mend))
 
 
 def _in_a_line(words: str) -> str:
