@@ -12,7 +12,7 @@ from typing import NoReturn
 from activities.clusters.api_server import Api, check_version
 from activities.clusters.kubernetes.leftovers import Leftover, Leftovers
 from rekindle.cli import exits
-from rekindle.cli.exits import Exit
+from rekindle.cli.exits import Exit, OutputLost
 from rekindle.cli.terminal import ORDERS, complain
 from rekindle.errors import NotFound, Refused, RekindleError
 from rekindle.settings import read_settings
@@ -89,6 +89,7 @@ def _summary(count: int, left: int, *, is_check: bool) -> str:
 
 def start() -> NoReturn:
     options = parse()
+    exits.own_output()
 
     async def whole() -> None:
         try:
@@ -97,6 +98,8 @@ def start() -> NoReturn:
             complain(error)
             code = exits.of(error)
             sys.exit(Exit.UNANSWERED if code is Exit.OTHERWISE else code)  # what may not be looked at is not known to be left
+        except OutputLost as error:
+            sys.exit(exits.lost(error))
         sys.exit(Exit.OTHERWISE if left else Exit.DONE)
 
     run(whole)

@@ -20,6 +20,7 @@ from activities.clusters.kubernetes.driver import KubernetesCluster
 from activities.clusters.kubernetes.kinds import JOB_SET
 from activities.clusters.kubernetes.leftovers import LEASES, Leftovers
 from activities.clusters.kubernetes.pod_objects import BACKUP_OF
+from rekindle.cli.exits import Exit
 from rekindle.cli.ports import free_ports
 from rekindle.errors import Forbidden
 from rekindle.model import keys
@@ -358,6 +359,20 @@ async def test_a_server_that_does_not_answer_is_no_remainder(namespace: Namespac
     (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
     code, output, errors = await uninstall(tmp_path / "kubeconfig", namespace, "--check")
     assert (code, output, errors.startswith("error: ")) == (3, "", True), errors
+
+
+async def test_an_output_that_is_lost_is_no_remainder(kubeconfig: Path, namespace: Namespace) -> None:
+    """The disk is full, or a pipe was closed. Nothing is left, and nobody has read it."""
+    command = ["-P", "-m", "rekindle", "uninstall", "--check", f"--kubeconfig={kubeconfig}", f"--namespace={namespace.name}"]
+    environment = {**os.environ, "REKINDLE_NAMESPACES": json.dumps([namespace.name])}
+    full = os.open("/dev/full", os.O_WRONLY)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *command, env=environment, stdout=full, stderr=asyncio.subprocess.PIPE
+    )
+    os.close(full)
+    _, errors = await process.communicate()
+    assert process.returncode == Exit.UNWRITTEN
+    assert errors.decode().startswith("error: the output could not be written")
 
 
 async def test_what_may_not_be_looked_at_is_no_remainder(namespace: Namespace, kubeconfig: Path, tmp_path: Path) -> None:
