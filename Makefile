@@ -94,9 +94,10 @@ lock: ## resolve requirements.lock and the locks of the images again; UPGRADE=1 
 
 .PHONY: images
 images: setup ## build the images of the last commit into build/images, with digests and SBOMs; REGISTRY=... PUSH=1 pushes them
-	python deploy/build_images.py $(if $(REGISTRY),--registry $(REGISTRY)) $(if $(PUSH),--push) $(if $(TOOL),--tool $(TOOL)) \
-		$(if $(PYTHON_IMAGE),--python-image $(PYTHON_IMAGE)) $(if $(TRAINING_BASE),--training-base $(TRAINING_BASE)) \
-		$(if $(SOURCE),--source $(SOURCE))
+	@# By the environment, in which make puts them: a blank, & or ; is a part of the value.
+	python deploy/build_images.py $${REGISTRY:+--registry "$$REGISTRY"} $${PUSH:+--push} $${TOOL:+--tool "$$TOOL"} \
+		$${PYTHON_IMAGE:+--python-image "$$PYTHON_IMAGE"} $${TRAINING_BASE:+--training-base "$$TRAINING_BASE"} \
+		$${SOURCE:+--source "$$SOURCE"}
 
 .PHONY: bench
 bench: setup ## measure recoveries on this machine, side by side with their floors

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -31,6 +32,9 @@ from rekindle import __version__
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = Path("deploy") / "images"
 TARGET = Path("build") / "images"
+
+REGISTRY = re.compile(r"([A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(:\d{1,5})?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*")
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 ANSWERS_WITHIN = 30
 """Seconds in which a tool shows that it works. A daemon that hangs is none."""
@@ -90,13 +94,13 @@ class Commit:
         if changed:
             listed = ", ".join(line[3:] for line in changed[:5]) + (", ..." if len(changed) > 5 else "")
             raise Refused(f"files differ from the commit: {listed}. Images are built from a commit: commit, stash or ignore them")
-        revision, seconds = _git(root, "log", "-1", "--format=%H %ct").split()
+        revision, seconds = _git(root, "log", "-1", "--no-show-signature", "--format=%H %ct").split()
         return cls(revision, int(seconds))
 
 
 def _git(root: Path, *arguments: str) -> str:
     try:
-        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)
+        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, errors="replace", check=False)
     except FileNotFoundError:
         raise Refused("git was not found. Images are built from a commit of a git checkout") from None
     if done.returncode:
@@ -122,7 +126,10 @@ class Order:
     """Time of the files in it, in seconds since 1970."""
 
     archive: Path | None
-    """OCI archive to write. None: the image is pushed to the registry that its names contain."""
+    """OCI archive to write. None: the image is pushed to the registry that its names contain.
+
+    Tools run in its folder and get its name only: they would take a colon or a comma of the path for the end of it.
+    """
 
     def options(self) -> list[str]:
         """Returns the options that all tools understand."""
@@ -158,13 +165,13 @@ class Containers:
     def build(self, order: Order, scratch: Path) -> str:
         times = ["--format", "oci", "--timestamp", str(order.seconds)]
         _run([self.name, "build", *times, *order.options(), str(order.context)])
-        digest = scratch / "digest"
+        digest, folder = scratch / "digest", order.archive.parent if order.archive else None
         # An archive has one image, and a registry each name.
-        targets = (
-            [f"oci-archive:{order.archive}:{order.names[0]}"] if order.archive else [f"docker://{name}" for name in order.names]
-        )
+        targets = [f"docker://{name}" for name in order.names]
+        if order.archive:
+            targets = [f"oci-archive:{order.archive.name}:{order.names[0]}"]
         for target in targets:
-            _run([self.name, "push", "--digestfile", str(digest), order.names[0], target])
+            _run([self.name, "push", "--digestfile", str(digest), order.names[0], target], folder)
         return digest.read_text().strip()
 
 
@@ -176,7 +183,7 @@ class Docker:
     checks = (("version",), ("buildx", "version"))
 
     def build(self, order: Order, scratch: Path) -> str:
-        output = f"type=oci,dest={order.archive}" if order.archive else "type=image,push=true,unpack=false"
+        output = f"type=oci,dest={order.archive.name}" if order.archive else "type=image,push=true,unpack=false"
         metadata = scratch / "metadata.json"
         # A provenance contains the time of the build.
         options = [
@@ -187,17 +194,18 @@ class Docker:
             "--metadata-file",
             str(metadata),
         ]
-        _run([self.name, "buildx", "build", *options, *order.options(), str(order.context)])
-        return str(json.loads(metadata.read_text())["containerimage.digest"])
+        folder = order.archive.parent if order.archive else None
+        _run([self.name, "buildx", "build", *options, *order.options(), str(order.context)], folder)
+        return str(json.loads(metadata.read_text()).get("containerimage.digest"))
 
 
 TOOLS: tuple[Tool, ...] = (Containers("buildah"), Containers("podman"), Docker())
 """Tools in the order in which they are looked for: those without a daemon first."""
 
 
-def _run(command: Sequence[str]) -> None:
-    """Runs a command that shows its progress itself."""
-    if status := subprocess.run(command, check=False).returncode:
+def _run(command: Sequence[str], folder: Path | None = None) -> None:
+    """Runs a command that shows its progress itself, in a folder or here."""
+    if status := subprocess.run(command, cwd=folder, check=False).returncode:
         raise Refused(f"`{' '.join(command[:2])}` ended with {status}; it says above why")
 
 
@@ -231,9 +239,13 @@ def _problem(tool: Tool) -> str:
     for check in tool.checks:
         command = f"`{tool.name} {' '.join(check)}`"
         try:
-            done = subprocess.run([path, *check], capture_output=True, text=True, check=False, timeout=ANSWERS_WITHIN)
+            done = subprocess.run(
+                [path, *check], capture_output=True, text=True, errors="replace", check=False, timeout=ANSWERS_WITHIN
+            )
         except subprocess.TimeoutExpired:
             return f"{path} was found, but {command} did not answer within {ANSWERS_WITHIN} s"
+        except OSError as error:
+            return f"{path} was found, and does not run: {error.strerror}"
         if done.returncode:
             last = (done.stderr.strip() or done.stdout.strip() or f"it ended with {done.returncode}").splitlines()[-1]
             return f"{path} was found, but {command} failed: {last}"
@@ -292,8 +304,7 @@ class Options:
 def build(root: Path, tool: Tool, commit: Commit, options: Options) -> str:
     """Builds all images, writes what belongs to them, and returns the values of the chart."""
     target = root / TARGET
-    shutil.rmtree(target, ignore_errors=True)  # what an earlier commit left would be taken for this one's
-    target.mkdir(parents=True)
+    _empty(target)
     of_commit = {"REVISION": commit.revision, "VERSION": __version__, "SOURCE_DATE_EPOCH": str(commit.seconds)}
     said = {**of_commit, "SOURCE": options.source}
     digests = {}
@@ -311,6 +322,8 @@ def build(root: Path, tool: Tool, commit: Commit, options: Options) -> str:
                 archive=None if options.push else target / f"{image.name}.tar",
             )
             digests[image.name] = digest = tool.build(order, Path(scratch))
+            if not DIGEST.fullmatch(digest):
+                raise Refused(f"{tool.name} reported no digest of {image.name}, but {digest!r}")
             (target / f"{image.name}.digest").write_text(f"{digest}\n")
             (target / f"{image.name}.cdx.json").write_text(
                 sbom(image, (context / image.lock).read_text(), digest, commit.seconds)
@@ -320,13 +333,30 @@ def build(root: Path, tool: Tool, commit: Commit, options: Options) -> str:
     return text
 
 
+def _empty(folder: Path) -> None:
+    """Makes a folder that has nothing in it: what an earlier commit left would be taken for this one's."""
+    try:
+        if folder.is_symlink() or folder.is_file():
+            folder.unlink()
+        elif folder.exists():
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise Refused(f"{folder} cannot be emptied and made anew: {error.strerror}") from error
+
+
 def _checkout(root: Path, commit: Commit, into: Path) -> None:
     """Writes the files of a commit into a folder, so that no ignored file of this checkout gets into an image."""
     command = ["git", "-c", "tar.umask=0022", "archive", commit.revision]
     archive = subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE)
-    with archive, tarfile.open(fileobj=archive.stdout, mode="r|") as files:
-        files.extraction_filter = getattr(tarfile, "data_filter", None)  # Python before 3.11.4 has no filters
-        files.extractall(into)
+    try:
+        with archive, tarfile.open(fileobj=archive.stdout, mode="r|") as files:
+            files.extraction_filter = getattr(tarfile, "data_filter", None)  # Python before 3.11.4 has no filters
+            files.extractall(into)
+    except tarfile.ReadError:  # git says above why
+        raise Refused(f"`git archive` wrote nothing in {root}. Images are built from a commit of a git checkout") from None
+    if archive.returncode:
+        raise Refused(f"`git archive` ended with {archive.returncode} in {root}; it says above why")
 
 
 def _options() -> argparse.ArgumentParser:
@@ -347,6 +377,8 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     given = parser.parse_args(arguments)
     if given.push and not given.registry:
         parser.error("argument --push: it needs a registry: --registry my-registry")
+    if given.registry and not REGISTRY.fullmatch(given.registry.rstrip("/")):
+        parser.error(f"argument --registry: {given.registry!r} is no place of images (accepted: registry.example.com:5000/team)")
     registry = f"{given.registry.rstrip('/')}/" if given.registry else ""
     bases = {key: base for key, base in (("PYTHON", given.python_image), ("BASE", given.training_base)) if base}
     try:

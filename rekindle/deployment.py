@@ -67,6 +67,11 @@ class Deployment(Value):
         """Build id of the current version; empty: there is none."""
         return next((version.build_id for version in self.versions if version.current), "")
 
+    @property
+    def asked_at(self) -> datetime:
+        """Time by the server's clock at which a worker of any version last asked for work."""
+        return max((version.asked_at for version in self.versions), default=NEVER)
+
     def version(self, build_id: str) -> Version:
         return next((version for version in self.versions if version.build_id == build_id), Version(build_id=build_id))
 

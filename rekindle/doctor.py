@@ -4,6 +4,7 @@ Each link that is broken says how to mend it. Used by `rekindle doctor`. Links o
 `workers.examination`.
 """
 
+import re
 from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -28,6 +29,9 @@ from rekindle.temporal_service import look_at
 
 LEAST_RETENTION = timedelta(days=1)
 """Retention of closed workflows below which the history of a recovery may be gone before a person looks at it."""
+
+RELEASE = re.compile(r"\d+(\.\d+)+\w*")
+"""Matches the release at the beginning of a version that is derived from the code."""
 
 MOST_JOBS = 50
 """Maximum number of jobs whose state is read."""
@@ -64,7 +68,7 @@ async def _namespace(client: Client) -> Link:
         return ok("Temporal", words)
     words += f", keeps closed workflows for {_days(service.retention)}"
     if service.retention < LEAST_RETENTION:
-        return warning("Temporal", words, f"temporal operator namespace update --retention 72h {client.namespace}")
+        return warning("Temporal", words, f"temporal operator namespace update --namespace {client.namespace} --retention 72h")
     return ok("Temporal", words)
 
 
@@ -85,8 +89,9 @@ async def _attributes(client: Client) -> Link:
         return ok(name, f"all {len(WANTED)} are registered")
     words = [f"missing: {', '.join(missing)}"] if missing else []
     words += [f"of another type: {', '.join(wrong)}"] if wrong else []
-    create = [f"temporal operator search-attribute create --name {one} --type {_type_of(one)}" for one in missing]
-    remove = [f"temporal operator search-attribute remove --name {one}" for one in wrong]
+    command = "temporal operator search-attribute {} --namespace " + client.namespace + " --name {}"
+    create = [f"{command.format('create', one)} --type {_type_of(one)}" for one in missing]
+    remove = [command.format("remove", one) for one in wrong]
     return failed(name, "; ".join(words), "; ".join([*remove, *create]))
 
 
@@ -107,18 +112,19 @@ async def _control_worker(client: Client) -> tuple[Deployment, Link]:
         return Deployment(), failed(name, in_words(error), "look at the Temporal service")
     if not found.versions:
         return found, failed(name, f"none has ever started in namespace {client.namespace}", start)
-    if not found.current:
-        return found, failed(name, "no version is current", f"rekindle versions use {found.versions[0].build_id}")
-    current = found.version(found.current)
-    if not current.has_workers(datetime.now(UTC)):
-        others = [one.build_id for one in found.versions if one.has_workers(datetime.now(UTC))]
-        mend = f"rekindle versions use {others[0]}" if others else start
-        return found, failed(name, f"version {current.build_id} is current and has no worker", mend)
+    current, now = found.version(found.current), datetime.now(UTC)
+    if not found.current or not current.has_workers(now):
+        working = [one.build_id for one in found.versions if one.has_workers(now)]  # another one cannot be made current
+        words = f"version {current.build_id} is current and has no worker" if found.current else "no version is current"
+        return found, failed(name, words, f"rekindle versions use {working[0]}" if working else start)
     return found, ok(name, f"version {current.build_id} is current, and asks for work")
 
 
 def _version(found: Deployment) -> Link:
     theirs, name = found.current.partition("-")[0], "version of this command"
+    if not RELEASE.fullmatch(theirs):
+        words = f"{__version__}; that of the control worker cannot be compared, as REKINDLE_BUILD_ID calls it {found.current}"
+        return unknown(name, words)
     if theirs == __version__:
         return ok(name, f"{__version__}, as the control worker's")
     words = f"{__version__}, and the control worker is {theirs}: what only one of them has does not work"

@@ -153,8 +153,8 @@ class Settings(BaseSettings):
     pod_template_hash: str = Field(default="", pattern=r"^[a-z0-9]{0,63}$")
     """Label `pod-template-hash` of the control worker's pod on Kubernetes.
 
-    By it the worker finds its revision of the Deployment. The version of the latest revision becomes current when its worker
-    starts, also if it was current before. Empty: it does not.
+    By it the worker finds its revision of the Deployment. When that is the latest one, the worker's version becomes current, also
+    if it was current before. Empty: only a new version does.
     """
 
     only_worker: bool = False

@@ -37,6 +37,9 @@ UNREACHABLE, FORBIDDEN = "TemporalUnreachable", "TemporalForbidden"
 REFUSED = re.compile(r"Unauthenticated|PermissionDenied|valid authentication credentials|does not have permission")
 """Matches the code of a refusal in an error of Temporal's core."""
 
+QUOTED = re.compile(r"\s*\d*\s*\|")
+"""Matches a line of an error that quotes the configuration file: an API key may be in it."""
+
 LISTED_LATE = timedelta(minutes=1)
 """Time in which the list of workflows catches up with events. It usually takes one second."""
 
@@ -126,7 +129,8 @@ def _configuration() -> ClientConnectConfig:
 
 
 def _unusable(error: Exception) -> BadInput:
-    return BadInput(f"TEMPORAL_*: the environment or Temporal's configuration file cannot be used: {error}")
+    words = " ".join(line.strip() for line in str(error).splitlines() if not QUOTED.match(line))
+    return BadInput(f"TEMPORAL_*: the environment or Temporal's configuration file cannot be used: {words}")
 
 
 async def identity_of(client: Client) -> str:

@@ -24,7 +24,7 @@ REASONS = {
 }
 
 MENDS = {
-    NAMESPACE_MISSING: "create it: temporal operator namespace create {0}; or set TEMPORAL_NAMESPACE",
+    NAMESPACE_MISSING: "create it: temporal operator namespace create --namespace {0}; or set TEMPORAL_NAMESPACE",
     FORBIDDEN: "let this identity read and write the namespace {0}: TEMPORAL_API_KEY, TEMPORAL_TLS_*",
     UNREACHABLE: "look at the Temporal service, and at TEMPORAL_ADDRESS",
 }

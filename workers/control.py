@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -32,7 +31,7 @@ from workers.attributes import SearchAttributesKept
 from workers.clusters import cluster_of
 from workers.own_workload import check_of, own_workload
 from workers.process import Process, run
-from workers.rollout import is_rolled_out
+from workers.rollout import rollouts
 from workers.sticky_queues import leave_sticky_queues
 from workers.temporal_client import connected, service_problem
 from workers.versions import Upgrades, build_of_code, deployment_config
@@ -165,13 +164,14 @@ async def serve(settings: Settings) -> None:
     running = Process(settings)
     named = await connect(lazy=True)
     cluster_here = cluster_of(settings, lambda: identity_of(named), recovers=True)
-    async with running as process, own_workload(settings, "control") as workload, workload.explaining(), cluster_here as cluster:
+    own = own_workload(settings, "control")
+    async with running as process, own as workload, workload.explaining(), cluster_here as cluster, rollouts(settings) as rollout:
         client = await connected(registers=True)
         # The sandbox polices workflows in the tests; here it would cost 15 ms of a recovery's first order (docs/decisions/0009).
         build_id = settings.build_id or build_of_code()
         await leave_sticky_queues(client)
         async with control_worker(client, cluster, UnsandboxedWorkflowRunner(), deployment_config(build_id)):
-            upgrades = Upgrades(client, build_id, alone=settings.only_worker, is_rolled_out=partial(is_rolled_out, settings))
+            upgrades = Upgrades(client, build_id, alone=settings.only_worker, rollout=rollout)
             try:
                 await upgrades.take_over()
             except RPCError as error:

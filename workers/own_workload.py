@@ -7,12 +7,14 @@ conditions that it does not know, so they are written again at intervals.
 import asyncio
 import logging
 import os
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from math import inf
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from rekindle.errors import NotFound, RekindleError
+from rekindle.errors import MALFORMED, NotFound, RekindleError
 from rekindle.model.bounds import cut
 from rekindle.model.cluster import ClusterEvent
 from rekindle.model.examined import Problem
@@ -29,8 +31,16 @@ SERVES, ENDED = "Serves", "NotStarted"
 EVERY = 15.0
 """Seconds between two looks at a process that runs."""
 
+HELD = timedelta(minutes=1)
+"""Time for which pods that serve leave alone what another pod said. It says so again at each look, while it lives."""
+
+TIME = "%Y-%m-%dT%H:%M:%SZ"
+
 LIMIT = 5.0
 """Seconds for telling. A process that ends does not wait for longer."""
+
+AGAIN = 300.0
+"""Seconds in which a reason leads to one event only. A service that comes and goes would fill the list of events."""
 
 LONGEST = 1_000
 """Bytes of a message. An event has at most 1,024 characters."""
@@ -52,6 +62,10 @@ class OwnWorkload:
         self._api, self._namespace, self._process = api, namespace, process
         self._shown: str | None = None
         """Reason that was shown last. None: nothing was."""
+        self._told: dict[str, float] = {}
+        """Time of the last event of each reason."""
+        self._failure = ""
+        """Reason for which nothing could be shown, as it was logged."""
 
     @asynccontextmanager
     async def explaining(self) -> AsyncIterator[None]:
@@ -75,28 +89,50 @@ class OwnWorkload:
         try:
             async with asyncio.timeout(LIMIT):
                 await self._show(self._api, problem)
+            self._failure = ""
         except NotFound as error:
             logger.debug("own workload not found", extra={"reason": str(error)})
-        except (TimeoutError, RekindleError) as error:
-            logger.warning("condition not written", extra={"error": f"{type(error).__name__}: {error}"})
+        except (TimeoutError, RekindleError, *MALFORMED) as error:
+            failure = f"{type(error).__name__}: {error}"
+            if failure != self._failure:  # it is tried every few seconds
+                logger.warning("condition not written", extra={"error": failure})
+            self._failure = failure
+
+    @property
+    def _pod(self) -> str:
+        """Beginning of the messages of this pod."""
+        return f"{os.environ.get('HOSTNAME', self._process)}: "
+
+    def _is_said(self, workload: dict[str, Any]) -> bool:
+        """Returns whether nothing is to be written by a pod that serves: it is said, or another pod does not serve."""
+        conditions = (workload.get("status") or {}).get("conditions") or ()
+        there: dict[str, Any] = next((one for one in conditions if one["type"] == CONDITION), {})
+        if there.get("status") != "False":
+            return bool(there)
+        if not there.get("lastTransitionTime") or str(there.get("message")).startswith(self._pod):
+            return False
+        written = datetime.strptime(there["lastTransitionTime"], TIME).replace(tzinfo=UTC)
+        return abs(datetime.now(UTC) - written) < HELD
 
     async def _show(self, api: "Api", problem: Problem | None) -> None:
         from activities.clusters.kubernetes.events import About, record
         from activities.clusters.kubernetes.rights import workload_of
 
         reason = problem.reason if problem else SERVES
-        message = cut(f"{os.environ.get('HOSTNAME', self._process)}: {problem or 'it serves'}", LONGEST)
+        path = f"/apis/apps/v1/namespaces/{self._namespace}/{workload_of(self._process)}/rekindle-{self._process}/status"
+        if problem is None and self._is_said(await api.patch_items(path, {})):  # a read: the account may patch the status only
+            self._shown = reason
+            return
+        message = cut(f"{self._pod}{problem}", LONGEST) if problem else "all pods serve"
         condition: dict[str, Any] = {"type": CONDITION, "status": "False" if problem else "True"}
-        condition |= {"reason": reason, "message": message}
-        if reason != self._shown:
-            condition["lastTransitionTime"] = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        path = f"/apis/apps/v1/namespaces/{self._namespace}/{workload_of(self._process)}/rekindle-{self._process}"
-        thing = await api.patch_items(f"{path}/status", {"status": {"conditions": [condition]}})
-        if problem and reason != self._shown:
+        condition |= {"reason": reason, "message": message, "lastTransitionTime": datetime.now(UTC).strftime(TIME)}
+        thing = await api.patch_items(path, {"status": {"conditions": [condition]}})
+        if problem and reason != self._shown and time.monotonic() - self._told.get(reason, -inf) >= AGAIN:
             name, uid = thing["metadata"]["name"], thing["metadata"]["uid"]
             about = About(thing["kind"], thing["apiVersion"], self._namespace, name, uid, thing["kind"])
             event = ClusterEvent(name=name, kind=thing["kind"], reason=reason, message=message, type="Warning")
             await record(api, about, event)
+            self._told[reason] = time.monotonic()
         self._shown = reason
 
 

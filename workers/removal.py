@@ -1,6 +1,6 @@
 """Removes what an installation has left on jobs, pods and nodes: `python -P -m workers.removal [--check]`.
 
-Started by `rekindle uninstall`. Ends with 0 if nothing is left, and with 1 otherwise.
+Started by `rekindle uninstall`, whose exit codes it has: 1 says that something is left, and nothing else says so.
 """
 
 import argparse
@@ -11,6 +11,9 @@ from typing import NoReturn
 
 from activities.clusters.api_server import Api, check_version
 from activities.clusters.kubernetes.leftovers import Leftover, Leftovers
+from rekindle.cli import exits
+from rekindle.cli.exits import Exit, OutputLost
+from rekindle.cli.terminal import ORDERS, complain
 from rekindle.errors import NotFound, Refused, RekindleError
 from rekindle.settings import read_settings
 from workers.process import run
@@ -71,7 +74,8 @@ def _print(one: Leftover, words: str, options: argparse.Namespace) -> None:
 
 
 def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
+    """Writes a line, which cannot control a terminal: servers and nodes choose words of it."""
+    sys.stdout.write(" ".join(line.splitlines()).translate(ORDERS) + "\n")
     sys.stdout.flush()
 
 
@@ -85,10 +89,18 @@ def _summary(count: int, left: int, *, is_check: bool) -> str:
 
 def start() -> NoReturn:
     options = parse()
+    exits.own_output()
 
     async def whole() -> None:
-        if await main(options):
-            sys.exit(1)
+        try:
+            left = await main(options)
+        except RekindleError as error:
+            complain(error)
+            code = exits.of(error)
+            sys.exit(Exit.UNANSWERED if code is Exit.OTHERWISE else code)  # what may not be looked at is not known to be left
+        except OutputLost as error:
+            sys.exit(exits.lost(error))
+        sys.exit(Exit.OTHERWISE if left else Exit.DONE)
 
     run(whole)
 

@@ -7,7 +7,8 @@ Used by `workers.control` only.
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+import time
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -19,9 +20,10 @@ from temporalio.worker import WorkerDeploymentConfig
 import rekindle
 import workflows
 from rekindle import deployment
-from rekindle.deployment import Version
+from rekindle.deployment import NEVER, Deployment, Version
 from rekindle.errors import Unavailable
 from rekindle.ids import DEPLOYMENT, Signals, Workflows
+from workers.rollout import LookAtRollout, Rollout, unknown
 
 RUN_BY_WORKFLOWS = (
     *("absent.py", "arguments.py", "current_span.py", "errors.py", "ids.py", "otlp.py", "span_exporter.py", "spans.py"),
@@ -112,8 +114,21 @@ class Silences:
         return now - self._since.setdefault(version.build_id, now) >= CONFIRMED
 
 
-async def _is_not_known() -> bool:
-    return False
+class ServerClock:
+    """Clock of the server, by which it says when workers asked for work.
+
+    Clocks of nodes differ, and one that is ahead by a minute would find all other versions without workers.
+    """
+
+    def __init__(self) -> None:
+        self._time, self._at = NEVER, 0.0
+
+    def now(self, known: Deployment) -> datetime:
+        """Returns the time. It is at least that of the last request for work, which may be our own, and goes on from there."""
+        at = time.monotonic()
+        self._time = max(known.asked_at, self._time + timedelta(seconds=at - self._at))
+        self._at = at
+        return self._time
 
 
 class Upgrades:
@@ -121,15 +136,16 @@ class Upgrades:
 
     Args:
         alone: no other control worker serves this namespace, so that other versions have no workers, even if Temporal lists some.
-        is_rolled_out: returns whether the worker is what its Deployment rolls out now. Its version then becomes current, also if
-            it was so before.
+        rollout: reads the revisions of the worker's Deployment. When the worker becomes what is rolled out, its version becomes
+            current, also if it was so before. A worker of another revision does not take over.
     """
 
-    def __init__(
-        self, client: Client, build_id: str, *, alone: bool = False, is_rolled_out: Callable[[], Awaitable[bool]] = _is_not_known
-    ) -> None:
-        self._client, self._build_id, self._alone, self._is_rolled_out = client, build_id, alone, is_rolled_out
-        self._silences = Silences()
+    def __init__(self, client: Client, build_id: str, *, alone: bool = False, rollout: LookAtRollout = unknown) -> None:
+        self._client, self._build_id, self._alone, self._rollout = client, build_id, alone, rollout
+        self._silences, self._clock = Silences(), ServerClock()
+        self._heeded = ""
+        """Latest revision as which this worker was current. Each rollout is heeded once, so that a person may choose another
+        version afterwards."""
         self._wakings: dict[str, tuple[datetime, timedelta]] = {}
         """Next signal to each run that has not moved, and the pause after it. A busy one moves when it is idle."""
 
@@ -153,10 +169,12 @@ class Upgrades:
 
     async def _try_to_take_over(self) -> str:
         try:
+            rollout = await self._rollout()
             known = await deployment.read_deployment(self._client)
             if known.current == self._build_id:
+                self._heed(rollout)
                 return ""
-            if not (self._alone or known.yields_to(self._build_id) or await self._is_rolled_out()):
+            if not (self._alone or self._is_due(known, rollout)):
                 logger.warning(
                     "other version kept as current: `rekindle versions use` changes that",
                     extra={"version": self._build_id, "current": known.current},
@@ -167,8 +185,20 @@ class Upgrades:
             if error.status not in NOT_YET:
                 raise
             return error.message
+        self._heed(rollout)
         logger.info("version made current", extra={"version": self._build_id, "before": known.current})
         return ""
+
+    def _is_due(self, known: Deployment, rollout: Rollout | None) -> bool:
+        """Returns whether the Deployment rolls our version out, and it was not current since. Without a Deployment, or if its
+        revisions are not known: whether our version is new."""
+        if rollout is None or not known.current:
+            return known.yields_to(self._build_id)
+        return rollout.is_own and rollout.latest != self._heeded
+
+    def _heed(self, rollout: Rollout | None) -> None:
+        if rollout and rollout.is_own:
+            self._heeded = rollout.latest
 
     async def keep(self) -> None:
         """Takes care of workflows on other versions, and takes over from a version without workers, until it is cancelled."""
@@ -180,24 +210,27 @@ class Upgrades:
             await asyncio.sleep(EVERY)
 
     async def _look(self) -> None:
+        rollout = await self._rollout()
         known = await deployment.read_deployment(self._client)
         if known.current != self._build_id:
             self._wakings.clear()
-            if known.yields_to(self._build_id) or self._has_no_workers(known.version(known.current)):
+            if self._is_due(known, rollout) or self._has_no_workers(known.version(known.current), known):
                 await deployment.make_current(self._client, self._build_id, known.token)
+                self._heed(rollout)
                 logger.warning("version taken over", extra={"version": self._build_id, "before": known.current})
             return
+        self._heed(rollout)
         self._wakings = {run_id: waking for run_id, waking in self._wakings.items() if waking[0] + LONGEST_WAKING > _now()}
         for other in known.versions:
             if not (other.current or other.drained):
-                await self._look_after(other)
+                await self._look_after(other, known)
 
-    async def _look_after(self, other: Version) -> None:
+    async def _look_after(self, other: Version, known: Deployment) -> None:
         """Moves workflows to our version if theirs has no workers. Otherwise wakes the long-lived ones.
 
         The server announces our version to a woken workflow with its next task, and the workflow moves as soon as it is idle.
         """
-        lost = self._has_no_workers(other)
+        lost = self._has_no_workers(other, known)
         for workflow in await deployment.list_open(self._client, other.build_id):
             if lost:
                 await self._move(workflow, other)
@@ -216,8 +249,8 @@ class Upgrades:
         else:
             logger.warning("recovery moved, its version has no worker", extra=words)
 
-    def _has_no_workers(self, version: Version) -> bool:
-        return self._alone or self._silences.confirm(version, _now())
+    def _has_no_workers(self, version: Version, known: Deployment) -> bool:
+        return self._alone or self._silences.confirm(version, self._clock.now(known))
 
     async def _wake(self, workflow: WorkflowExecution) -> None:
         try:
@@ -249,7 +282,7 @@ class Upgrades:
     async def _is_needed(self) -> bool:
         known = await deployment.read_deployment(self._client)
         others = [version for version in known.versions if version.build_id != self._build_id]
-        if self._alone or not any(other.current or other.has_workers(_now()) for other in others):
+        if self._alone or not any(other.current or other.has_workers(self._clock.now(known)) for other in others):
             return False
         return await deployment.count_open(self._client, self._build_id) > 0
 

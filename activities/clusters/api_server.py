@@ -22,6 +22,7 @@ from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.rest import RESTResponse
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 from prometheus_client import Counter, Histogram
+from yaml import YAMLError
 
 from rekindle.errors import (
     MALFORMED,
@@ -178,6 +179,19 @@ class Api:
         if self._connection is not None:
             await self._connection.client.close()
             self._connection = None
+
+    async def address(self) -> str:
+        """Returns the address of the server, without a password in it.
+
+        Raises:
+            BadInput: the kubeconfig cannot be used.
+            ClusterUnavailable: a file that it names cannot be read.
+        """
+        try:
+            async with self._connected() as connection:
+                return re.sub(r"//[^/]*@", "//", str(connection.client.configuration.host))
+        except OSError as error:
+            raise ClusterUnavailable(f"kubeconfig {self._kubeconfig}: {error}") from error
 
     # ---- objects
 
@@ -419,10 +433,18 @@ class Api:
                 await load_kube_config(str(self._kubeconfig), client_configuration=configuration, persist_config=False)
             else:
                 load_incluster_config(configuration)
-        except ConfigException as error:
+        except (ConfigException, YAMLError, *MALFORMED) as error:
             source = f"kubeconfig {self._kubeconfig}" if self._kubeconfig else "the pod's service account"
-            raise BadInput(f"{source}: {error}") from error
+            raise BadInput(f"{source}: {_problem_of_config(error)}") from error
         return configuration
+
+
+def _problem_of_config(error: Exception) -> str:
+    """Returns why a kubeconfig cannot be used. What a parser of YAML says may quote the file, which has credentials."""
+    if isinstance(error, ConfigException):
+        return str(error)
+    mark = getattr(error, "problem_mark", None)
+    return f"not YAML, in line {mark.line + 1}" if mark else f"no kubeconfig: {type(error).__name__}"
 
 
 @contextmanager
@@ -556,9 +578,13 @@ async def check_version(api: Api) -> str:
     """Returns the server's version.
 
     Raises:
-        BadInput when it is older than what the drivers need.
+        BadInput when it is older than what the drivers need, ClusterUnavailable when another service answers.
     """
-    found = await api.get("/version")
-    if problem := API_SERVER.problem(str(found["gitVersion"])):
+    answer = await api.get("/version")
+    try:
+        found = str(answer["gitVersion"])
+    except MALFORMED as error:
+        raise ClusterUnavailable(f"the API server answers what is no version: {type(error).__name__}: {error}") from error
+    if problem := API_SERVER.problem(found):
         raise BadInput(problem)
-    return str(found["gitVersion"])
+    return found

@@ -1,5 +1,6 @@
 """The command that examines an installation."""
 
+import asyncio
 import json
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
@@ -7,12 +8,11 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from pydantic import ValidationError
 from rich.text import Text
 
 from rekindle.cli.context import control_plane, running_stack
 from rekindle.cli.exits import Exit
-from rekindle.cli.on_kubernetes import EXTRA, is_installed, kubeconfig_of, started, usual_kubeconfig
+from rekindle.cli.on_kubernetes import EXTRA, is_installed, kubeconfig_of, namespace_of, started, usual_kubeconfig
 from rekindle.cli.output import Format, Output, print_json
 from rekindle.cli.terminal import console
 from rekindle.doctor import examine
@@ -55,6 +55,7 @@ async def doctor(
             add(link)
     except Unavailable as error:  # what is on Kubernetes may be the reason
         unanswered = error
+        links.append(failed("Temporal", str(error), "look at the Temporal service, and at TEMPORAL_ADDRESS"))
     async for link in on_kubernetes(kubeconfig, namespace):
         add(link)
     if output is Format.JSON:
@@ -68,9 +69,9 @@ async def on_kubernetes(kubeconfig: Path | None, namespace: str) -> AsyncIterato
     """Yields the links on Kubernetes. Without a cluster that can be seen it is one link, with the reason.
 
     Raises:
-        BadInput: the kubeconfig that was given is not a file.
+        BadInput: the kubeconfig that was given is not a file, or no namespace has this name.
     """
-    settings = {"REKINDLE_NAMESPACE": namespace or read_settings().namespace}
+    settings = {"REKINDLE_NAMESPACE": namespace_of(namespace)}
     if not is_installed():
         yield unknown(NAME, f"not examined, because {EXTRA}")
         return
@@ -96,17 +97,19 @@ async def _examined(settings: dict[str, str]) -> AsyncIterator[Link]:
     process = await started("workers.examination", settings, stdout=PIPE, stderr=PIPE)
     assert process.stdout
     assert process.stderr
+    errors = asyncio.create_task(process.stderr.read())  # a process that nobody reads waits for ever
     try:
         async for line in process.stdout:
             try:
                 yield Link.model_validate(json.loads(line))
-            except (ValueError, ValidationError):
+            except ValueError:
                 yield unknown(NAME, line.decode(errors="replace").strip())
-        errors = (await process.stderr.read()).decode(errors="replace").splitlines()
+        lines = (await errors).decode(errors="replace").splitlines()
         if await process.wait():
-            said = next((line for line in errors if line.startswith("error: ")), errors[-1] if errors else "no reason")
-            yield failed(NAME, f"not examined, because of {said}", "look at the kubeconfig")
+            said = next((line for line in lines if line.startswith("error: ")), lines[-1] if lines else "no reason")
+            yield failed(NAME, f"not examined: {said.removeprefix('error: ')}", "look at the kubeconfig, and at REKINDLE_*")
     finally:
+        errors.cancel()
         if process.returncode is None:
             process.kill()
             await process.wait()

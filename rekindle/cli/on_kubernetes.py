@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import sys
 from asyncio.subprocess import Process
 from collections.abc import Mapping
@@ -11,8 +12,11 @@ from typing import Any
 
 from rekindle.cli.stack import server_root
 from rekindle.errors import BadInput
+from rekindle.settings import read_settings
 
 USUAL = "~/.kube/config"
+
+NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 EXTRA = 'the client of Kubernetes is not installed: pip install "rekindle-recovery[kubernetes]"'
 
@@ -41,6 +45,17 @@ def kubeconfig_of(said: Path | None, whose: str) -> str:
         looked = said or os.environ.get("KUBECONFIG") or USUAL
         raise BadInput(f"--kubeconfig: {looked} is not a file (accepted: a kubeconfig of {whose})")
     return found
+
+
+def namespace_of(said: str) -> str:
+    """Returns the namespace of the installation, by default that of the settings.
+
+    Raises:
+        BadInput: no namespace has such a name.
+    """
+    if said and not NAMESPACE.fullmatch(said):
+        raise BadInput(f"--namespace: {said!r} is not accepted (accepted: at most 63 small letters, digits and hyphens)")
+    return said or read_settings().namespace
 
 
 def _files(paths: str) -> str:

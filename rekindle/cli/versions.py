@@ -42,13 +42,14 @@ async def show(*, output: Output = Format.TEXT) -> None:
 
 async def _row(client: Client, version: Version) -> dict[str, Any]:
     jobs, recoveries = [await count_open(client, version.build_id, begins) for begins in (job_workflow(""), RECOVERY)]
+    others = await count_open(client, version.build_id) - jobs - recoveries
     return {
         "version": version.build_id,
         "current": version.current,
         "workers": version.has_workers(datetime.now(UTC)),
         "jobs": jobs,
         "recoveries": recoveries,
-        "others": await count_open(client, version.build_id) - jobs - recoveries,
+        "others": max(0, others),  # some may have ended between two counts
     }
 
 

@@ -4,6 +4,10 @@ from enum import StrEnum
 
 from rekindle.errors import Unavailable
 from rekindle.model.base import Value
+from rekindle.model.bounds import cut
+
+LONGEST = 4_000
+"""Maximum bytes of the words of a link, as servers and pods choose most of them."""
 
 
 class Health(StrEnum):
@@ -26,19 +30,28 @@ class Link(Value):
 
 
 def ok(name: str, words: str) -> Link:
-    return Link(name=name, health=Health.OK, words=words)
+    return _link(name, Health.OK, words)
 
 
 def warning(name: str, words: str, mend: str) -> Link:
-    return Link(name=name, health=Health.WARNING, words=words, mend=mend)
+    return _link(name, Health.WARNING, words, mend)
 
 
 def failed(name: str, words: str, mend: str) -> Link:
-    return Link(name=name, health=Health.FAILED, words=words, mend=mend)
+    return _link(name, Health.FAILED, words, mend)
 
 
 def unknown(name: str, words: str, mend: str = "") -> Link:
-    return Link(name=name, health=Health.UNKNOWN, words=words, mend=mend)
+    return _link(name, Health.UNKNOWN, words, mend)
+
+
+def _link(name: str, health: Health, words: str, mend: str = "") -> Link:
+    return Link(name=_in_a_line(name), health=health, words=_in_a_line(words), mend=_in_a_line(mend))
+
+
+def _in_a_line(words: str) -> str:
+    """Returns words without line ends, so that they cannot be taken for another link, and without halves of characters."""
+    return cut(" ".join(words.encode(errors="replace").decode().splitlines()), LONGEST)
 
 
 class Problem(Value):

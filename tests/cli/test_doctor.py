@@ -2,9 +2,13 @@
 
 import asyncio
 import json
+import re
+import sys
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -21,7 +25,7 @@ from rekindle.cli.ports import free_ports
 from rekindle.client import Rekindle
 from rekindle.deployment import Deployment, Version
 from rekindle.doctor import examine
-from rekindle.errors import Unavailable
+from rekindle.errors import BadInput, Unavailable
 from rekindle.ids import Updates
 from rekindle.model.attachment import Attachment
 from rekindle.model.examined import Health, Link
@@ -70,7 +74,7 @@ async def test_a_namespace_that_is_missing_is_named(own_server: WorkflowEnvironm
     assert list(found) == ["Temporal"]
     assert found["Temporal"].health is Health.FAILED
     assert "namespace elsewhere" in found["Temporal"].words
-    assert "temporal operator namespace create elsewhere" in found["Temporal"].mend
+    assert "temporal operator namespace create --namespace elsewhere" in found["Temporal"].mend
 
 
 async def test_a_server_without_a_control_worker_says_how_to_start_one(own_server: WorkflowEnvironment) -> None:
@@ -94,7 +98,7 @@ async def test_missing_attributes_come_with_the_commands_that_create_them(own_se
     found = (await links(own_server.client))["search attributes"]
     await register_attributes(own_server.client, [name])
     assert (found.health, found.words) == (Health.FAILED, f"missing: {name}")
-    assert found.mend == f"temporal operator search-attribute create --name {name} --type KeywordList"
+    assert found.mend == f"temporal operator search-attribute create --namespace default --name {name} --type KeywordList"
 
 
 async def test_a_control_worker_of_another_release_is_a_warning(own_server: WorkflowEnvironment, served: Version) -> None:
@@ -108,7 +112,12 @@ async def test_a_control_worker_of_another_release_is_a_warning(own_server: Work
 @pytest.mark.parametrize(
     ("version", "words", "mend"),
     [
-        (Version(build_id="0.1.0-abc"), "no version is current", "rekindle versions use 0.1.0-abc"),
+        (
+            Version(build_id="0.1.0-abc", asked_at=datetime.now(UTC) + timedelta(hours=1)),
+            "no version is current",
+            "rekindle versions use 0.1.0-abc",
+        ),
+        (Version(build_id="0.1.0-abc"), "no version is current", "rekindle-control"),
         (Version(build_id="0.1.0-abc", current=True), "is current and has no worker", "rekindle-control"),
     ],
 )
@@ -125,6 +134,24 @@ async def test_a_version_that_does_no_work_is_found(
     assert found.health is Health.FAILED
     assert words in found.words
     assert mend in found.mend
+
+
+async def test_a_version_that_a_person_has_named_is_not_compared(
+    own_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`REKINDLE_BUILD_ID` may be any word, and no distribution has it as its release."""
+
+    async def read(_: Client) -> Deployment:
+        return Deployment(versions=(Version(build_id="canary-7", current=True, asked_at=datetime.now(UTC)),))
+
+    async def look(_: Nodes) -> NodesNow:
+        return NodesNow()
+
+    monkeypatch.setattr(doctor, "read_deployment", read)
+    monkeypatch.setattr(Nodes, "look", look)
+    found = (await links(own_server.client))["version of this command"]
+    assert (found.health, found.mend) == (Health.UNKNOWN, "")
+    assert "canary-7" in found.words
 
 
 async def test_the_gateway_of_a_job_is_examined(temporal: WorkflowEnvironment, served: Version) -> None:
@@ -201,5 +228,28 @@ async def test_kubernetes_is_examined_although_temporal_is_away(
     monkeypatch.setenv("REKINDLE_STATE_DIR", str(tmp_path))
     with pytest.raises(Unavailable, match="Temporal does not answer"):
         await doctor_command.doctor(output=Format.JSON)
-    (link,) = json.loads(capsys.readouterr().out)
-    assert link["words"] == "not examined, because there is no kubeconfig"
+    of_temporal, of_kubernetes = json.loads(capsys.readouterr().out)
+    assert (of_temporal["name"], of_temporal["health"]) == ("Temporal", "failed")
+    assert of_kubernetes["words"] == "not examined, because there is no kubeconfig"
+
+
+async def test_a_name_that_no_namespace_has_is_bad_input(tmp_path: Path) -> None:
+    """It would be a part of the paths that are asked for, and is no trouble of the cluster."""
+    (tmp_path / "config").write_text("{}")
+    for name in ("A_b", "../kube-system"):
+        with pytest.raises(BadInput, match=re.escape(f"--namespace: {name!r} is not accepted")):
+            [link async for link in on_kubernetes(tmp_path / "config", name)]
+
+
+async def test_what_the_examination_says_on_its_way_does_not_stop_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A library may write more warnings than a pipe holds before the first link is there."""
+    (tmp_path / "kubeconfig").write_text("{}")
+    link = Link(name="Kubernetes", health=Health.OK, words="it answers")
+    script = f"import sys; sys.stderr.write('warning\\n' * 100_000); print({link.model_dump_json()!r})"
+
+    async def started(*_: object, **streams: Any) -> Process:
+        return await asyncio.create_subprocess_exec(sys.executable, "-c", script, **streams)
+
+    monkeypatch.setattr(doctor_command, "started", started)
+    async with asyncio.timeout(60):
+        assert [one async for one in on_kubernetes(tmp_path / "kubeconfig", "")] == [link]

@@ -34,9 +34,9 @@ LOG = "{json}\nerror: Temporal does not answer\n2026-11-29 WARN a line of anothe
             "kubectl -n here logs rekindle-control-0 --previous",
         ),
         (
-            pod({"state": {"terminated": {"reason": "OOMKilled", "exitCode": 137}}}, phase="Running"),
+            pod({"name": "rekindle", "state": {"terminated": {"reason": "OOMKilled", "exitCode": 137}}}, phase="Running"),
             "pod rekindle-control-0: OOMKilled: ended with code 137",
-            "kubectl -n here logs rekindle-control-0 --previous",
+            "kubectl -n here logs rekindle-control-0 -c rekindle",
         ),
         (
             pod(waits("CreateContainerConfigError", 'configmap "rekindle-settings" not found')),
@@ -44,19 +44,24 @@ LOG = "{json}\nerror: Temporal does not answer\n2026-11-29 WARN a line of anothe
             "create the ConfigMap",
         ),
         (
+            pod(waits("CreateContainerError", "context deadline exceeded")),
+            "pod rekindle-control-0: CreateContainerError: context deadline exceeded",
+            "kubectl -n here describe pod rekindle-control-0",
+        ),
+        (
             pod({"state": {"running": {}}}, phase="Running"),
             "pod rekindle-control-0 runs and is not ready",
             "kubectl -n here logs rekindle-control-0",
         ),
     ],
-    ids=["image", "crash", "memory", "settings", "not ready"],
+    ids=["image", "crash", "memory", "settings", "never started", "not ready"],
 )
 def test_a_pod_that_is_not_ready_says_why(given: Object, words: str, mend: str) -> None:
     """The last words of a process of ours are the sentence with which it ended, whatever other libraries wrote after it."""
     found = _of_pod(given, "here")
     assert found
     assert found[0] == words
-    assert mend in found[1]
+    assert found[1].endswith(mend) if mend.startswith("kubectl") else mend in found[1]
 
 
 def test_a_pod_that_starts_or_ends_is_no_trouble() -> None:

@@ -13,7 +13,8 @@ from rekindle.cli.demos.elastic import ElasticDemo, ElasticScenario
 from rekindle.cli.demos.scenario import until
 from rekindle.cli.stack import Machine, Stack, running
 from rekindle.model.incident import Incident
-from rekindle.model.keys import ELASTIC
+from rekindle.model.job import SubHealthStrategy
+from rekindle.model.keys import ELASTIC, SUB_HEALTHY_STRATEGY
 from rekindle.model.mode import Mode, Outcome
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(900)]
@@ -46,23 +47,27 @@ class ReplicasDemo(ElasticDemo):
         return {ELASTIC: "1; pods=2; wait=5"}
 
     @property
+    def labels(self) -> dict[str, str]:
+        return {SUB_HEALTHY_STRATEGY: SubHealthStrategy.HOT_SWITCH.value}
+
+    @property
     def expected(self) -> tuple[tuple[Mode, Outcome], ...]:
-        return ((Mode.ELASTIC_TRAINING, Outcome.RECOVERED), (Mode.PROCESS_RESCHEDULING, Outcome.RECOVERED))
+        return ((Mode.ELASTIC_TRAINING, Outcome.RECOVERED), (Mode.HOT_SWITCH, Outcome.RECOVERED))
 
 
 class ReplicasScenario(ElasticScenario):
-    """Loses a pod of the second replica, then one of the first. Then both nodes come back."""
+    """Loses a pod of the second replica, then a node of the first gets slow. Then both are well again."""
 
     async def strike(self) -> None:
         first, *_, last = await self._nodes_without_manager()
         await self.cluster.take_down(last)
         await self.concluded(1)
         await self._some_steps()
-        await self.cluster.take_down(first)
+        await self.cluster.degrade(first, "80E18005", "NPU link is degraded")
         await self.concluded(2)
         await self._some_steps()
-        for node in await self.cluster.nodes():
-            await self.cluster.bring_up(node.metadata.name)
+        await self.cluster.heal(first)
+        await self.cluster.bring_up(last)
         await until(self._has_grown, "the return of the replica")
         await self._some_steps()
 
@@ -71,7 +76,7 @@ class ReplicasScenario(ElasticScenario):
 
 
 async def test_a_replica_of_two_pods_is_lost_and_comes_back(installed: tuple[Stack, Path]) -> None:
-    """Its other pod leaves too, and frees the node on which a pod of the other replica is replaced meanwhile. The parameters are
+    """Its other pod leaves too, and frees the node to which a pod of the other replica is switched meanwhile. The parameters are
     those of an undisturbed run, and no step is lost."""
     stack, directory = installed
     result = await ReplicasScenario(ReplicasDemo(steps=100), stack, directory, lambda _: None).run()

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -14,9 +15,9 @@ from temporalio.testing import WorkflowEnvironment
 from rekindle import temporal_service
 from rekindle.cli.ports import free_ports
 from rekindle.client import Rekindle
-from rekindle.errors import Unavailable
+from rekindle.errors import BadInput, Unavailable
 from rekindle.model.compatibility import TEMPORAL
-from rekindle.temporal import ATTRIBUTES, WANTED, Attributes
+from rekindle.temporal import ATTRIBUTES, WANTED, Attributes, connect
 from tests.support.temporal import BINARY, START_LIMIT
 from workers.temporal_client import connected, service_problem
 
@@ -73,7 +74,7 @@ async def test_a_missing_namespace_comes_with_the_command_that_creates_it(addres
     error = await refusal()
     assert error.reason == "TemporalNamespaceMissing"
     assert str(error).startswith(f"Temporal at {address}, namespace elsewhere: ")
-    assert "temporal operator namespace create elsewhere" in str(error)
+    assert "temporal operator namespace create --namespace elsewhere" in str(error)
 
 
 async def test_a_server_that_is_too_old_is_named_with_what_fits(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,3 +139,12 @@ async def own_server() -> AsyncIterator[Client]:
         dev_server_existing_path=str(BINARY), dev_server_startup_timeout=START_LIMIT, search_attributes=ATTRIBUTES
     ) as env:
         yield env.client
+
+
+async def test_an_error_of_the_configuration_file_quotes_nothing_of_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The error is written to the log, to an event and to the message of a container, and an API key is in the file."""
+    (tmp_path / "temporal.toml").write_text('[profile.default]\napi_key = "a-secret-key\n')
+    monkeypatch.setenv("TEMPORAL_CONFIG_FILE", str(tmp_path / "temporal.toml"))
+    with pytest.raises(BadInput, match=r"TOML parse error at line 2, column \d+ invalid basic string") as raised:
+        await connect()
+    assert "a-secret-key" not in str(raised.value)

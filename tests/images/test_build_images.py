@@ -157,6 +157,72 @@ def test_a_folder_without_git_is_refused(tmp_path: Path, capsys: pytest.CaptureF
     assert "Images are built from a commit of a git checkout" in capsys.readouterr().err
 
 
+def test_a_folder_that_git_ignores_is_refused(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    """The checkout around it is clean, and git writes no archive of an ignored folder."""
+    machine.has("buildah")
+    inside = machine.root / "build" / "inside"
+    shutil.copytree(ROOT / "deploy" / "images", inside / "deploy" / "images")
+    assert build_images.main([], inside) == 1
+    assert "`git archive` wrote nothing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("registry", ["https://example.com", "example.com/my team", "r\nimage: other", "example.com/Team"])
+def test_a_registry_that_is_none_is_refused(machine: Machine, registry: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The registry becomes a part of the chart's values. The message says what is accepted."""
+    machine.has("buildah")
+    with pytest.raises(SystemExit):
+        machine.make("--registry", registry)
+    assert "accepted: registry.example.com:5000/team" in capsys.readouterr().err
+    assert not machine.log.exists()
+
+
+@pytest.mark.parametrize(("tool", "named"), [("buildah", "oci-archive:{0}.tar:"), ("docker", "type=oci,dest={0}.tar,")])
+def test_the_path_of_the_checkout_may_have_any_character(machine: Machine, tool: str, named: str) -> None:
+    """Tools run in the folder of the archives, as they would take a colon or a comma for the end of the path."""
+    machine.root = machine.root.rename(machine.root.with_name("a b:c,d"))
+    machine.target = machine.root / "build" / "images"
+    machine.has(tool, 'case "$*" in *oci-archive* | *type=oci*) echo written >"$PWD/here" ;; esac')
+    assert machine.make() == 0
+    orders = "\n".join(machine.orders())
+    assert all(named.format(image.name) in orders for image in IMAGES)
+    assert (machine.target / "here").exists()
+
+
+@pytest.mark.parametrize("what", ["file", "link"])
+def test_what_stands_in_the_way_of_the_images_is_replaced(machine: Machine, what: str, tmp_path: Path) -> None:
+    """Nothing behind a link is touched."""
+    machine.has("buildah")
+    machine.target.parent.mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "kept").write_text("kept")
+    if what == "file":
+        machine.target.write_text("old")
+    else:
+        machine.target.symlink_to(tmp_path / "other")
+    assert machine.make() == 0
+    assert [file.name for file in (tmp_path / "other").iterdir()] == ["kept"]
+    assert machine.target.is_dir()
+
+
+def test_a_tool_that_does_not_run_or_reports_nothing_is_said(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    """A program of another machine was found. An empty digest would run any image of the name."""
+    (machine.programs / "buildah").write_bytes(b"\x7fELF of another machine")
+    (machine.programs / "buildah").chmod(0o755)
+    machine.has("podman", 'case "$1" in push) echo "" >"$3"; exit 0 ;; esac')
+    assert machine.make("--tool", "buildah") == 1
+    assert "was found, and does not run: Exec format error" in capsys.readouterr().err
+    assert machine.make() == 1
+    assert "podman reported no digest of rekindle-control-plane, but ''" in capsys.readouterr().err
+    assert not (machine.target / "values.yaml").exists()
+
+
+def test_variables_of_make_are_one_argument_each() -> None:
+    """An address with & would start another command, and a blank another argument."""
+    command = ["make", "--silent", "--assume-old=setup", "images", "SOURCE=https://example.com/?a=1&b=2", "TOOL=no such; tool"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "argument --tool: invalid choice: 'no such; tool'" in done.stderr
+
+
 def test_what_is_pushed_needs_a_registry(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     """The message names the option that is missing."""
     with pytest.raises(SystemExit):

@@ -392,3 +392,33 @@ async def test_a_kubeconfig_that_cannot_be_used_is_named(tmp_path: Path) -> None
     async with Api(tmp_path / "config") as api:
         with pytest.raises(BadInput, match=str(tmp_path / "config")):
             await api.get("/version")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("users: [{token: s3cr3t}\n  bad", "not YAML, in line 2"),
+        ('- "token: s3cr3t\n', "not YAML, in line 2"),
+        ("[s3cr3t]", "no kubeconfig: TypeError"),
+        ("clusters: 5\ncontexts: s3cr3t\nusers: null\ncurrent-context: [s3cr3t]", "no kubeconfig: TypeError"),
+    ],
+)
+async def test_a_kubeconfig_that_cannot_be_read_is_bad_input(text: str, words: str, tmp_path: Path) -> None:
+    """The message has the place, and nothing of the content, which has credentials."""
+    (tmp_path / "kubeconfig").write_text(text)
+    async with Api(tmp_path / "kubeconfig") as api:
+        with pytest.raises(BadInput, match=words) as raised:
+            await check_version(api)
+    assert "s3cr3t" not in str(raised.value)
+
+
+@pytest.mark.parametrize("body", ["[]", "null", "{}", '"v1.36.0"'])
+async def test_a_version_that_is_none_is_no_answer_of_an_api_server(body: str, tmp_path: Path) -> None:
+    """A proxy answers with JSON of its own. A process that starts waits until the API server answers."""
+
+    async def another_service(_: web.Request) -> web.Response:
+        return web.Response(text=body, content_type="application/json")
+
+    async with scripted(another_service, tmp_path) as api:
+        with pytest.raises(ClusterUnavailable, match="what is no version"):
+            await check_version(api)

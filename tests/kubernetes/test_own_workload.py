@@ -93,7 +93,7 @@ async def test_a_control_worker_without_its_namespace_says_so_in_kubectl_describ
     async with started("control", tmp_path, **variables) as process:
         _, errors = await process.communicate()
     assert process.returncode == 1
-    words = "create it: temporal operator namespace create elsewhere; or set TEMPORAL_NAMESPACE"
+    words = "create it: temporal operator namespace create --namespace elsewhere; or set TEMPORAL_NAMESPACE"
     assert errors.decode().splitlines()[-1].endswith(words)
     command = [program, f"--kubeconfig={kubeconfig}", f"--namespace={NAMESPACE}", "describe", "deployment", "rekindle-control"]
     described = (await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=True)).stdout

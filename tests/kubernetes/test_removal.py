@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import yaml
 
 from activities.clusters.api_server import Object
 from activities.clusters.kubernetes import leftovers as leftovers_module
@@ -19,6 +20,8 @@ from activities.clusters.kubernetes.driver import KubernetesCluster
 from activities.clusters.kubernetes.kinds import JOB_SET
 from activities.clusters.kubernetes.leftovers import LEASES, Leftovers
 from activities.clusters.kubernetes.pod_objects import BACKUP_OF
+from rekindle.cli.exits import Exit
+from rekindle.cli.ports import free_ports
 from rekindle.errors import Forbidden
 from rekindle.model import keys
 from rekindle.policy.detection import isolation
@@ -322,7 +325,8 @@ async def expired(installation: Installation) -> AsyncIterator[None]:
 async def uninstall(kubeconfig: Path, namespace: Namespace, *options: str, **more: str) -> tuple[int | None, str, str]:
     """Runs the command, and returns its exit code and what it wrote."""
     environment: Mapping[str, str] = {**os.environ, "REKINDLE_NAMESPACES": json.dumps([namespace.name]), **more}
-    command = ["-P", "-m", "rekindle", "uninstall", f"--kubeconfig={kubeconfig}", f"--namespace={namespace.name}", *options]
+    said = [] if "REKINDLE_NAMESPACE" in more else [f"--namespace={namespace.name}"]
+    command = ["-P", "-m", "rekindle", "uninstall", f"--kubeconfig={kubeconfig}", *said, *options]
     process = await asyncio.create_subprocess_exec(
         sys.executable, *command, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
@@ -338,7 +342,7 @@ async def test_the_command_lists_removes_and_then_finds_nothing(kubeconfig: Path
     code, output, _ = await uninstall(kubeconfig, namespace, "--check")
     assert (code, f"Job {namespace.name}/train: annotations" in output, "left: 3; " in output) == (1, True, True)
     code, output, errors = await uninstall(kubeconfig, namespace)
-    assert (code, output) == (1, "")
+    assert (code, output) == (4, "")
     assert "the installation is running, its Lease" in errors
     async with expired(installation):
         code, output, _ = await uninstall(kubeconfig, namespace, "--output=json")
@@ -346,6 +350,55 @@ async def test_the_command_lists_removes_and_then_finds_nothing(kubeconfig: Path
         assert {one["result"] for one in map(json.loads, output.splitlines())} == {"removed"}
         code, output, _ = await uninstall(kubeconfig, namespace, "--check")
         assert (code, output) == (0, "nothing of the installation is left on jobs, pods and nodes\n")
+
+
+async def test_a_server_that_does_not_answer_is_no_remainder(namespace: Namespace, kubeconfig: Path, tmp_path: Path) -> None:
+    """A script that waits for exit code 0, or acts on 1, must not take an outage for either."""
+    config = yaml.safe_load(kubeconfig.read_text())
+    config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{free_ports(1)[0]}"
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
+    code, output, errors = await uninstall(tmp_path / "kubeconfig", namespace, "--check")
+    assert (code, output, errors.startswith("error: ")) == (3, "", True), errors
+
+
+async def test_an_output_that_is_lost_is_no_remainder(kubeconfig: Path, namespace: Namespace) -> None:
+    """The disk is full, or a pipe was closed. Nothing is left, and nobody has read it."""
+    command = ["-P", "-m", "rekindle", "uninstall", "--check", f"--kubeconfig={kubeconfig}", f"--namespace={namespace.name}"]
+    environment = {**os.environ, "REKINDLE_NAMESPACES": json.dumps([namespace.name])}
+    full = os.open("/dev/full", os.O_WRONLY)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *command, env=environment, stdout=full, stderr=asyncio.subprocess.PIPE
+    )
+    os.close(full)
+    _, errors = await process.communicate()
+    assert process.returncode == Exit.UNWRITTEN
+    assert errors.decode().startswith("error: the output could not be written")
+
+
+async def test_what_may_not_be_looked_at_is_no_remainder(namespace: Namespace, kubeconfig: Path, tmp_path: Path) -> None:
+    """The account has no rights, and the message says which it needs."""
+    code, output, errors = await uninstall(await namespace.kubeconfig_of("nobody", kubeconfig, tmp_path), namespace, "--check")
+    assert (code, output) == (3, "")
+    assert "cannot list resource" in errors
+
+
+async def test_words_of_others_cannot_control_a_terminal(kubeconfig: Path, namespace: Namespace) -> None:
+    """A node writes its own annotations, and what is isolated is listed with the reason."""
+    await namespace.api.patch(NODE, {"metadata": {"annotations": {keys.ISOLATED: "\x1b[2Jnothing\nis left"}}})
+    try:
+        code, output, _ = await uninstall(kubeconfig, namespace, "--check")
+    finally:
+        await namespace.api.patch(NODE, {"metadata": {"annotations": {keys.ISOLATED: None}}})
+    assert code == 1
+    assert "Node node-2: isolated: ?[2Jnothing is left" in output
+
+
+async def test_the_namespace_may_be_said_by_the_environment(kubeconfig: Path, installation: Installation) -> None:
+    """The Lease of the installation is found, as `rekindle doctor` finds it."""
+    await installation.claims.renew()
+    namespace = installation.namespace
+    code, output, _ = await uninstall(kubeconfig, namespace, "--check", REKINDLE_NAMESPACE=namespace.name)
+    assert (code, f"Lease {namespace.name}/" in output) == (1, True), output
 
 
 async def test_a_kubeconfig_that_is_missing_is_named(namespace: Namespace, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ from tests.support.charts import given, objects
 from workers.operator import Operator
 from workers.other_controller import NAMESPACE, SERVICE, refuse_beside_another_controller
 from workers.own_workload import own_workload
-from workers.rollout import DEPLOYMENT, is_rolled_out
+from workers.rollout import DEPLOYMENT, rollouts
 
 VERBS = {"POST": "create", "PATCH": "patch", "DELETE": "delete", "WATCH": "watch"}
 EVENT = ClusterEvent(name="demo", kind="any", reason="Seen", message="by a test")
@@ -375,7 +375,8 @@ async def look_for_the_revision(found: Accounts) -> None:
     latest = await deployed(own, "rights")
     try:
         settings = Settings(kubeconfig=found.proxies["control"].kubeconfig, pod_template_hash=latest)
-        assert await is_rolled_out(settings)
+        async with rollouts(settings) as look:
+            assert await look()
     finally:
         made = await own.api.get(own.path("deployments", DEPLOYMENT))
         await own.api.delete(own.path("deployments", DEPLOYMENT), made["metadata"]["uid"])

@@ -40,6 +40,7 @@ from workers.control import MODES, control_worker
 from workers.gateway.attachments import ROUND
 from workers.gateway.server import Gateway
 from workers.gateway.streams import KEEP_ALIVE
+from workers.rollout import LookAtRollout, unknown
 from workers.versions import Upgrades, deployment_config
 
 _numbers = itertools.count(1)
@@ -123,12 +124,17 @@ class Control:
 
     _worker: Worker | None = None
 
-    async def start(self) -> None:
+    async def start(self, rollout: LookAtRollout = unknown) -> None:
+        """Starts a worker, which takes over if it has a version that should.
+
+        Args:
+            rollout: reads the revisions of its Deployment.
+        """
         version = deployment_config(self.build_id) if self.build_id else None
         self._worker = control_worker(self.client, self.cluster, RUNNER(), version, self.modes)
         await self._worker.__aenter__()
         if self.build_id:
-            await Upgrades(self.client, self.build_id).take_over()
+            await Upgrades(self.client, self.build_id, rollout=rollout).take_over()
 
     async def stop(self) -> None:
         worker, self._worker = self._worker, None

@@ -1,13 +1,14 @@
 """A version is a build of the code, and takes over by itself only under conditions."""
 
 import ast
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from rekindle import deployment
-from workers.versions import RUN_BY_WORKFLOWS, Silences, digest_of
+from workers.versions import RUN_BY_WORKFLOWS, ServerClock, Silences, digest_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,6 +44,17 @@ def test_a_version_has_lost_its_workers_when_it_is_seen_without_any_for_a_while(
     assert not silences.confirm(asking, NOW + timedelta(seconds=10))
     assert not silences.confirm(silent, later)
     assert silences.confirm(silent, later + timedelta(seconds=20))
+
+
+def test_time_is_that_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our own clock may be ahead or late. Time goes on while nobody asks for work, and does not go back."""
+    clock, at = ServerClock(), [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: at[0])
+    assert clock.now(deployment.Deployment(versions=(_version("a", age=100), _version("b", age=0)))) == NOW
+    at[0] += 30
+    assert clock.now(deployment.Deployment(versions=(_version("b", age=0),))) == NOW + timedelta(seconds=30)
+    assert clock.now(deployment.Deployment(versions=(_version("b", age=-40),))) == NOW + timedelta(seconds=40)
+    assert clock.now(deployment.Deployment()) == NOW + timedelta(seconds=40)
 
 
 def test_the_same_code_has_the_same_build_and_other_code_another(tmp_path: Path) -> None:

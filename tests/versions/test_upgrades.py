@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -25,6 +25,7 @@ from tests.support.changed import HurriedHotSwitchOfAWorker
 from tests.support.harness import Control, Harness, a_job, harness, sub_health
 from workers import versions
 from workers.control import MODES
+from workers.rollout import Rollout
 from workers.versions import Upgrades
 from workflows.job_rescheduling import JobRescheduling
 
@@ -309,14 +310,68 @@ async def test_an_old_worker_that_starts_again_undoes_no_upgrade(temporal: Workf
         assert (await deployment.read_deployment(temporal.client)).current == this.new.build_id
 
 
+@dataclass
+class Rollouts:
+    """Revisions that the Deployment of a worker has, as the worker sees them."""
+
+    now: Rollout | None
+
+    async def look(self) -> Rollout | None:
+        return self.now
+
+
+async def current(temporal: WorkflowEnvironment) -> str:
+    return (await deployment.read_deployment(temporal.client)).current
+
+
 async def test_a_worker_of_the_revision_that_is_rolled_out_undoes_an_upgrade(temporal: WorkflowEnvironment) -> None:
     """The old version takes over as its worker starts after a rollback of its Deployment, although it was current before."""
-
-    async def is_rolled_out() -> bool:
-        return True
-
     async with upgrade(temporal) as this:
         await this.new.start()
-        assert (await deployment.read_deployment(temporal.client)).current == this.new.build_id
-        await Upgrades(this.world.client, this.old, is_rolled_out=is_rolled_out).take_over()
-        assert (await deployment.read_deployment(temporal.client)).current == this.old
+        assert await current(temporal) == this.new.build_id
+        await Upgrades(this.world.client, this.old, rollout=Rollouts(Rollout("3", "3")).look).take_over()
+        assert await current(temporal) == this.old
+
+
+async def test_a_rollback_reaches_a_worker_that_never_stopped(temporal: WorkflowEnvironment) -> None:
+    """A rollback of an upgrade that did not finish starts no pod. The old worker takes over, once for each rollout: afterwards a
+    person may choose."""
+    seen = Rollouts(Rollout("1", "1"))
+    async with upgrade(temporal) as this:
+        upgrades = Upgrades(this.world.client, this.old, rollout=seen.look)
+        await upgrades.take_over()
+        await this.new.start()
+        for now in (Rollout("1", "2"), None):
+            seen.now = now
+            await upgrades._look()
+            assert await current(temporal) == this.new.build_id
+        seen.now = Rollout("3", "3")
+        await upgrades._look()
+        assert await current(temporal) == this.old
+        await deployment.make_current(temporal.client, this.new.build_id)
+        await upgrades._look()
+        assert await current(temporal) == this.new.build_id
+
+
+async def test_a_new_version_that_is_not_rolled_out_any_more_does_not_take_over(temporal: WorkflowEnvironment) -> None:
+    """Its pod started late, and the Deployment has gone on, or back, meanwhile."""
+    async with upgrade(temporal) as this:
+        late = Rollouts(Rollout("2", "3"))
+        await this.new.start(rollout=late.look)
+        assert await current(temporal) == this.old
+        late.now = Rollout("4", "4")
+        await Upgrades(this.world.client, this.new.build_id, rollout=late.look)._look()
+        assert await current(temporal) == this.new.build_id
+
+
+async def test_a_clock_that_is_ahead_takes_nothing_over(temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other version has workers, as the server saw them a moment ago by its own clock. So the worker is still needed, too."""
+    ahead = datetime.now(UTC) + timedelta(minutes=5)
+    monkeypatch.setattr(versions, "_now", lambda: ahead)
+    monkeypatch.setattr(versions, "CONFIRMED", timedelta(0))
+    async with upgrade(temporal) as this:
+        await this.new.start()
+        old = Upgrades(this.world.client, this.old)
+        await old._look()
+        assert await current(temporal) == this.new.build_id
+        assert await old._is_needed()

@@ -89,6 +89,8 @@ async def _of(account: str, installation: Installation, own: str) -> Link:
     answers = [first, *await asyncio.gather(*map(is_allowed, wanted[1:]))]
     denied = [str(one) for one, allowed in zip(wanted, answers, strict=True) if not allowed]
     if not denied:
-        return ok(name, f"all {len(wanted)} requests of its process are allowed")
+        left = len(installation.served) - MOST_NAMESPACES
+        more = f"; those in {left} of its {len(installation.served)} namespaces were not asked for" if left > 0 else ""
+        return ok(name, f"all {len(wanted)} requests of its process are allowed{more}")
     words = f"account rekindle-{account} may not {few(denied)}"
     return failed(name, words, f"{APPLY}: it has the rules of access (rbac.yaml)")

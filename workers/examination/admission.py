@@ -1,6 +1,9 @@
 """Objects that a cluster has once: priority classes, and the policies that protect our marks."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
+
+import yaml
 
 from activities.clusters.api_server import Object
 from activities.clusters.kubernetes.pod_objects import STANDBY_CLASS
@@ -11,6 +14,11 @@ CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 
 OWN_CLASS = "rekindle"
+
+KIND = "ValidatingAdmissionPolicy"
+
+SHIPPED = [Path(__file__).parents[2] / "deploy" / "base" / name for name in ("marks.yaml", "priority.yaml")]
+"""Files with the policies of this release."""
 
 POLICIES = {
     "rekindle-marks": "any tenant may say that its pods are of another tenant's job",
@@ -61,6 +69,8 @@ async def _policy(installation: Installation, policy: str, danger: str) -> Link:
         return failed(name, f"not bound: {danger}", APPLY)
     if problem := _weakness(there, binding, policy):
         return failed(name, f"{problem}: {danger}", APPLY)
+    if _rules(there) != _shipped(policy):
+        return warning(name, f"its rules are not those of this release: perhaps {danger}", APPLY)
     if warnings := ((there.get("status") or {}).get("typeChecking") or {}).get("expressionWarnings"):
         return warning(name, f"the API server warns of it: {warnings[0].get('warning', '')}", APPLY)
     return ok(name, "in force in the whole cluster")
@@ -77,4 +87,24 @@ def _weakness(policy: Object, binding: Object, name: str) -> str:
         return "its binding is for some objects only"
     if policy["spec"].get("failurePolicy") == "Ignore":
         return "it lets pass what it cannot judge"
+    constraints = policy["spec"].get("matchConstraints") or {}
+    if any(constraints.get(one) for one in ("namespaceSelector", "objectSelector", "excludeResourceRules")):
+        return "it is for some objects only"
     return ""
+
+
+def _rules(policy: Object) -> list[object]:
+    """Returns what a policy judges, and by what. Messages may differ."""
+    spec = policy["spec"]
+    judged = [
+        [one.get(part) for part in ("operations", "apiGroups", "apiVersions", "resources")]
+        for one in (spec.get("matchConstraints") or {}).get("resourceRules") or ()
+    ]
+    parts = ("matchConditions", "variables", "validations")
+    return [judged, *([one["expression"] for one in spec.get(part) or ()] for part in parts)]
+
+
+def _shipped(policy: str) -> list[object]:
+    """Returns the rules of a policy of this release."""
+    things = (one for file in SHIPPED for one in yaml.safe_load_all(file.read_text()))
+    return next(_rules(one) for one in things if (one["kind"], one["metadata"]["name"]) == (KIND, policy))

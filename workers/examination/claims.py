@@ -25,7 +25,8 @@ async def _lease(looks: Leftovers, installation: Installation) -> Link:
     words = (
         f"none in namespace {installation.namespace} was renewed in the last {LASTS} s: another installation takes its jobs over"
     )
-    return failed(LEASE, words, "look at the control worker: kubectl logs deployment/rekindle-control")
+    look = f"kubectl -n {installation.namespace} logs deployment/rekindle-control"
+    return failed(LEASE, words, f"look at the control worker: {look}")
 
 
 async def _others(looks: Leftovers, installation: Installation) -> Link:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from activities.clusters.api_server import Api, Object
 from rekindle.errors import MALFORMED, ClusterError, Forbidden, NotFound
 from rekindle.model.examined import Link, unknown
+from rekindle.settings import Settings
 
 APPLY = "helm upgrade the release, or kubectl apply its overlay again"
 """Action that brings back every object of an installation."""
@@ -14,6 +15,9 @@ APPLY = "helm upgrade the release, or kubectl apply its overlay again"
 AS_ADMINISTRATOR = "run it with the kubeconfig of an administrator: rekindle doctor --kubeconfig FILE"
 
 SERVICE, PORT = "clusterd-grpc-svc", 8899
+
+TRUE = ("true", "1", "yes", "on", "t", "y")
+"""Values of variables that settings take for true."""
 
 
 @dataclass(frozen=True)
@@ -31,40 +35,56 @@ class Installation:
     observes: bool = False
     health_port: int = 8080
     is_read: bool = False
-    """True if this is what its settings say. Otherwise these are the defaults."""
+    """True if this is what its settings say. Otherwise these are the defaults, or what our own pod has."""
 
     def path(self, api: str, plural: str, name: str = "") -> str:
         """Returns the path of a collection in its namespace, or of an object there."""
         return f"{api}/namespaces/{self.namespace}/{plural}" + (f"/{name}" if name else "")
 
 
-async def installation_of(api: Api, namespace: str) -> Installation:
-    """Reads the settings of the installation in a namespace. Defaults stand for what cannot be read."""
+async def installation_of(api: Api, namespace: str, own: Settings | None = None) -> Installation:
+    """Reads the settings of the installation in a namespace. Defaults stand for what cannot be read.
+
+    Args:
+        own: settings of our own pod, which stand for those that its account may not read.
+    """
     nothing = Installation(api, namespace)
     try:
-        data = await _settings(nothing)
-        address = data.get("REKINDLE_GATEWAY_ADDRESS") or f"{SERVICE}.{namespace}.svc:{PORT}"
+        data = await _variables(nothing)
         return Installation(
             api,
             namespace,
             served=tuple(map(str, json.loads(data.get("REKINDLE_NAMESPACES") or "[]"))),
-            service=address.partition(".")[0],
-            observes=data.get("REKINDLE_OBSERVE") == "true",
+            service=_service(data.get("REKINDLE_GATEWAY_ADDRESS") or "", namespace),
+            observes=str(data.get("REKINDLE_OBSERVE")).lower() in TRUE,
             health_port=int(data.get("REKINDLE_HEALTH_PORT") or 0),
             is_read=bool(data),
         )
     except (ClusterError, *MALFORMED):
-        return nothing
+        if own is None:
+            return nothing
+        service, port = _service(own.gateway_address, namespace), own.health_port
+        return Installation(api, namespace, own.namespaces, service, own.observe, port)
 
 
-async def _settings(installation: Installation) -> Object:
-    """Returns the variables that the ConfigMaps of its control worker hold. kustomize gives them other names than Helm."""
+def _service(address: str, namespace: str) -> str:
+    """Returns the Service of the gateways that an address names; the usual one if the address is not inside the namespace."""
+    name, _, place = address.rpartition(":")[0].partition(".")
+    return name if name and place.partition(".")[0] in ("", namespace) else SERVICE
+
+
+async def _variables(installation: Installation) -> Object:
+    """Returns the variables of its control worker, as its ConfigMaps hold them. kustomize gives them other names than Helm.
+
+    Variables of the container itself have precedence, as they have in the process.
+    """
     control = await installation.api.get(installation.path("/apis/apps/v1", "deployments", "rekindle-control"))
     data: Object = {}
-    for source in control["spec"]["template"]["spec"]["containers"][0].get("envFrom") or ():
+    container = control["spec"]["template"]["spec"]["containers"][0]
+    for source in container.get("envFrom") or ():
         if name := (source.get("configMapRef") or {}).get("name"):
             data |= (await installation.api.get(installation.path("/api/v1", "configmaps", name))).get("data") or {}
-    return data
+    return data | {one["name"]: one["value"] for one in container.get("env") or () if one.get("value")}
 
 
 async def asked(name: str, answer: Awaitable[Link | None]) -> Link | None:

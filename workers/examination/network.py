@@ -3,11 +3,15 @@
 from collections.abc import AsyncIterator
 
 from activities.clusters.api_server import Object
+from rekindle.model.bounds import few
 from rekindle.model.examined import Link, failed, ok, warning
 from workers.examination.installation import APPLY, PORT, Installation, asked, found
 from workers.other_controller import PART_OF
 
 GATEWAYS = "service of the gateways"
+
+PODS = "rekindle-gateway-"
+"""Beginning of the names of the gateways' pods, which their StatefulSet makes."""
 
 MONITORS = "/apis/monitoring.coreos.com/v1"
 
@@ -27,9 +31,14 @@ async def _service(installation: Installation) -> Link:
         return failed(GATEWAYS, f"{where} is missing: no training side finds a gateway", APPLY)
     if problem := _problem(installation, service):
         return problem
-    if ready := await _ready(installation):
-        return ok(GATEWAYS, f"{where} leads to {len(ready)} ready gateways ({', '.join(ready)})")
-    mend = "look at the gateways: kubectl describe statefulset rekindle-gateway, and at the selector of the Service"
+    ready = await _ready(installation)
+    if strangers := [name for name in ready if not name.startswith(PODS)]:
+        words = f"{where} leads to pods that are no gateways: {few(strangers)}"
+        return failed(GATEWAYS, words, f"{APPLY}: it has the selector of the Service")
+    if ready:
+        return ok(GATEWAYS, f"{where} leads to {len(ready)} ready gateways ({few(ready)})")
+    look = f"kubectl -n {installation.namespace} describe statefulset rekindle-gateway"
+    mend = f"look at the gateways: {look}, and at the selector of the Service"
     return failed(GATEWAYS, f"{where} leads to no ready gateway", mend)
 
 
@@ -49,12 +58,12 @@ def _problem(installation: Installation, service: Object) -> Link | None:
 
 
 async def _ready(installation: Installation) -> list[str]:
-    """Returns the addresses of its ready endpoints. Those without a condition count as ready."""
+    """Returns the pods of its ready endpoints, each once although it may have two addresses. Those without a condition count."""
     slices = installation.path("/apis/discovery.k8s.io/v1", "endpointslices")
     listing = await installation.api.list(slices, labelSelector=f"kubernetes.io/service-name={installation.service}")
     endpoints: list[Object] = [one for item in listing.items for one in item.get("endpoints") or ()]
     ready = [one for one in endpoints if (one.get("conditions") or {}).get("ready") is not False]
-    return sorted({address for one in ready for address in one["addresses"]})
+    return sorted({(one.get("targetRef") or {}).get("name") or one["addresses"][0] for one in ready})
 
 
 async def _metrics(installation: Installation) -> Link:

@@ -1,6 +1,7 @@
 """Processes of an installation: whether their pods are ready, and if not, why."""
 
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
 
 from activities.clusters.api_server import Object
 from activities.clusters.kubernetes.rights import OWN, workload_of
@@ -13,6 +14,9 @@ from workers.own_workload import CONDITION
 OPTIONAL = "webhook"
 
 STARTING = ("ContainerCreating", "PodInitializing")
+
+REPEATED = timedelta(minutes=10)
+"""Time in which a process that does not serve says so again, also while Kubernetes waits before it starts it once more."""
 
 LONGEST = 300
 """Bytes of the words of a pod."""
@@ -46,31 +50,49 @@ async def _process(installation: Installation, process: str) -> Link | None:
         if process == OPTIONAL:
             return None
         return failed(name, f"{workload} is not in namespace {installation.namespace}", APPLY)
-    wanted, status = there["spec"].get("replicas", 1), there.get("status") or {}
-    ready = status.get("readyReplicas", 0)
-    image = there["spec"]["template"]["spec"]["containers"][0].get("image", "")
+    wanted, ready = there["spec"].get("replicas", 1), (there.get("status") or {}).get("readyReplicas", 0)
     if not wanted:
-        return warning(name, "scaled to no pod at all", f"kubectl -n {installation.namespace} scale {workload} --replicas=1")
-    if ready >= wanted:
-        return ok(name, f"{ready} of {wanted} pods are ready, of image {image}")
-    troubles = [*_of_workload(there), *await _of_pods(installation, there)]
-    words = (
-        f"{ready} of {wanted} pods are ready: {few([cut(said, LONGEST) for said, _ in troubles], between='; ') or 'they start'}"
-    )
+        scale = f"scale {workload_of(process)} {workload} --replicas=1"
+        return warning(name, "scaled to no pod at all", f"kubectl -n {installation.namespace} {scale}")
+    troubles, latest = list(_of_workload(there)), _of_latest_revision(there)
+    counted = f"{ready} of {wanted} pods are ready"
+    if ready >= wanted and latest >= wanted and not troubles:
+        return ok(name, f"{counted}, of image {there['spec']['template']['spec']['containers'][0].get('image', '')}")
+    if latest < wanted:  # pods of the revision before may be ready meanwhile
+        counted += f", {latest} are of the latest revision"
+    if ready < wanted or latest < wanted:
+        troubles += await _of_pods(installation, there)
+    words = f"{counted}: {few([cut(said, LONGEST) for said, _ in troubles], between='; ') or 'they start'}"
     mend = next((mend for _, mend in troubles if mend), f"kubectl -n {installation.namespace} describe pod -l {_labels(there)}")
     return warning(name, words, mend) if ready else failed(name, words, mend)
 
 
+def _of_latest_revision(workload: Object) -> int:
+    """Returns the number of pods that the last change of a workload has reached."""
+    status = workload.get("status") or {}
+    is_seen = status.get("observedGeneration", 0) >= workload["metadata"].get("generation", 0)
+    return status.get("updatedReplicas", 0) if is_seen else 0
+
+
 def _of_workload(workload: Object) -> Iterator[Trouble]:
-    """Yields what the conditions of a workload say, ours too."""
+    """Yields what the conditions of a workload say, ours too: a process may be ready, and wait for Temporal."""
     for one in (workload.get("status") or {}).get("conditions") or ():
         said = f"{one.get('reason', one['type'])}: {one.get('message', '')}"
-        if one["type"] == CONDITION and one["status"] == "False":
+        if one["type"] == CONDITION and one["status"] == "False" and not _is_old(one):
             yield said, ""
         elif one["type"] == "ReplicaFailure" and one["status"] == "True":
             yield said, MENDS["ReplicaFailure"]
         elif one["type"] == "Progressing" and one["status"] == "False":
             yield said, ""
+
+
+def _is_old(condition: Object) -> bool:
+    """Returns whether no process says so any more: it repeats it while it lives. An older release would not take it back."""
+    try:
+        said = datetime.fromisoformat(condition["lastTransitionTime"])
+        return datetime.now(UTC) - said > REPEATED
+    except (LookupError, TypeError, ValueError):
+        return False
 
 
 async def _of_pods(installation: Installation, workload: Object) -> list[Trouble]:
@@ -96,11 +118,20 @@ def _of_pod(pod: Object, namespace: str) -> Trouble | None:
         return f"pod {name} has no node: {scheduled.get('message', '')}", MENDS["Unschedulable"]
     for container in [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]:
         if words := _of_container(container):
-            reason = _waiting(container)
-            return f"pod {name}: {words}", MENDS.get(reason, f"kubectl -n {namespace} logs {name} --previous")
+            return f"pod {name}: {words}", MENDS.get(_waiting(container)) or _look(container, name, namespace)
     if status.get("phase") == "Running":
         return f"pod {name} runs and is not ready", f"kubectl -n {namespace} logs {name}"
     return None
+
+
+def _look(container: Object, pod: str, namespace: str) -> str:
+    """Returns the command that shows why a container ended, or why it was never started."""
+    of_container = f" -c {container['name']}" if container.get("name") else ""
+    if (container.get("lastState") or {}).get("terminated"):
+        return f"kubectl -n {namespace} logs {pod}{of_container} --previous"
+    if (container.get("state") or {}).get("terminated"):
+        return f"kubectl -n {namespace} logs {pod}{of_container}"
+    return f"kubectl -n {namespace} describe pod {pod}"
 
 
 def _waiting(container: Object) -> str:

@@ -25,14 +25,18 @@ INSTALL = "upgrade the chart rekindle-crds to this release, or apply its definit
 async def reached(api: Api) -> Link:
     """Examines whether the API server answers, and whether its version fits."""
     try:
+        address = await api.address()
+    except (BadInput, ClusterError) as error:
+        return failed(NAME, str(error), "look at the kubeconfig, or name another one with --kubeconfig")
+    try:
         version = await check_version(api)
     except BadInput as error:
         return failed(NAME, str(error), "upgrade the cluster, or name another one with --kubeconfig")
     except Forbidden as error:
         return failed(NAME, f"the API server refuses our identity: {error}", "renew the credentials of the kubeconfig")
-    except (ClusterError, LookupError, TypeError) as error:
-        return failed(NAME, f"the API server does not answer: {error}", "look at the cluster, and at the kubeconfig")
-    return ok(NAME, f"version {version} answers, accepted are {API_SERVER.accepted}")
+    except ClusterError as error:
+        return failed(NAME, f"the API server does not answer at {address}: {error}", "look at the cluster, and at the kubeconfig")
+    return ok(NAME, f"version {version} answers at {address}, accepted are {API_SERVER.accepted}")
 
 
 async def kinds(installation: Installation) -> AsyncIterator[Link | None]:

@@ -10,22 +10,23 @@ from workers.examination.installation import APPLY, Installation, asked, found
 from workers.webhook.certificate_sources import CONFIGURATIONS, NAME
 from workers.webhook.own_certificates import certificates_in, end_of, problem_of
 
-OF_CERT_MANAGER = f"{NAME}-tls"
-"""Secret that cert-manager writes."""
+VOLUME = "certificates"
+"""Volume of the webhook's pods with a certificate that others make, such as cert-manager."""
 
 CONFIGURED, CERTIFICATE = "webhook configurations", "webhook certificate"
 
 
 async def webhook(installation: Installation) -> AsyncIterator[Link | None]:
     """Examines the webhook of the installation. Without one there is no link."""
-    there: list[Object] = []
+    own: list[Object] = []
 
     async def configured() -> Link | None:
-        there.extend([one for path in CONFIGURATIONS if (one := await found(installation.api.get(path)))])
-        return _configured(installation, there, has_process=await _has_process(installation))
+        there = [one for path in CONFIGURATIONS if (one := await found(installation.api.get(path)))]
+        own.extend([one for one in there if _is_for(installation, one)])
+        return _configured(own, has_process=await _has_process(installation))
 
     yield await asked(CONFIGURED, configured())
-    if own := [one for one in there if _is_for(installation, one)]:
+    if own:
         yield await asked(CERTIFICATE, _certificate(installation, own))
 
 
@@ -42,9 +43,8 @@ def _service(webhook: Object) -> Object:
     return service
 
 
-def _configured(installation: Installation, there: list[Object], *, has_process: bool) -> Link | None:
+def _configured(own: list[Object], *, has_process: bool) -> Link | None:
     """Returns the link. None: the installation has no webhook."""
-    own = [one for one in there if _is_for(installation, one)]
     if not has_process:
         if own:
             return failed(CONFIGURED, "the API server asks a webhook whose process is not there", APPLY)
@@ -58,14 +58,21 @@ def _configured(installation: Installation, there: list[Object], *, has_process:
     return ok(CONFIGURED, f"both are there; {away}")
 
 
+async def _mounted(installation: Installation) -> str:
+    """Returns the Secret that the webhook serves with. Empty: it makes its certificate by itself. An old Secret may be there."""
+    deployment = await found(installation.api.get(installation.path("/apis/apps/v1", "deployments", NAME))) or {"spec": {}}
+    volumes = (deployment["spec"].get("template") or {"spec": {}})["spec"].get("volumes") or ()
+    return next(((one.get("secret") or {}).get("secretName", "") for one in volumes if one["name"] == VOLUME), "")
+
+
 async def _certificate(installation: Installation, configurations: list[Object]) -> Link:
-    secret = await found(installation.api.get(installation.path("/api/v1", "secrets", OF_CERT_MANAGER)))
-    mend = "look at cert-manager: kubectl describe certificate rekindle-webhook"
+    mounted = await _mounted(installation)
+    mend = f"look at the webhook, which renews it: kubectl -n {installation.namespace} logs deployment/{NAME}"
+    if mounted:
+        mend = f"look at who writes it, such as cert-manager: kubectl -n {installation.namespace} describe secret {mounted}"
+    secret = await found(installation.api.get(installation.path("/api/v1", "secrets", mounted or NAME)))
     if secret is None:
-        secret = await found(installation.api.get(installation.path("/api/v1", "secrets", NAME)))
-        mend = "look at the webhook, which renews it: kubectl logs deployment/rekindle-webhook"
-    if secret is None:
-        return failed(CERTIFICATE, f"Secret {NAME} is missing", APPLY)
+        return failed(CERTIFICATE, f"Secret {mounted or NAME} is missing", mend if mounted else APPLY)
     held = certificates_in(secret.get("data") or {})
     service, now = f"{NAME}.{installation.namespace}.svc", datetime.now(UTC)
     for configuration in configurations:
