@@ -109,7 +109,7 @@ class DataParallel:
         assert self.sums is not None
         ddps = self.living
         parameters = parameters_of(ddps)
-        if sums and all(ddp.require_backward_grad_sync for ddp in ddps):
+        if sums and self.is_last:
             self.sums.take(share, parameters)
             self.sums.fill(parameters_of(ddp for ddp in ddps if ddp.find_unused_parameters))
             yield
@@ -125,6 +125,11 @@ class DataParallel:
             if go_on():
                 for ddp, before in zip(ddps, flags, strict=True):
                     ddp.require_backward_grad_sync = before
+
+    @property
+    def is_last(self) -> bool:
+        """Returns whether passes that follow sum gradients over ranks: the script has not said `no_sync`."""
+        return all(ddp.require_backward_grad_sync for ddp in self.living)
 
     def conclude(self) -> None:
         """Called when the batches of a step were gone through. Does nothing: the passes of the last share have summed."""

@@ -1,12 +1,14 @@
-"""Batches of a step that one rank computes: that of its own share, and those of shares that it carries for missing ranks.
+"""Batches of a step that one rank computes: that of its own share, and those of further shares that it carries.
 
-A carried share is computed as its rank would: with that rank's random numbers, data position and buffers.
+A carried share is computed alike on each rank: with its own random numbers, data position and buffers.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
+
+import torch
 
 from rekindle_training.adapter import own
 from rekindle_training.adapter.data_parallel import DataParallel
@@ -15,7 +17,7 @@ from rekindle_training.adapter.pass_state import PassState
 from rekindle_training.adapter.team import Team
 from rekindle_training.adapter.trained import Trained
 from rekindle_training.adapter.whole_replicas import WholeReplicas
-from rekindle_training.data import pickled
+from rekindle_training.data import pickled, process_generators
 from rekindle_training.data.shares import Shares
 
 LOOKS = 4
@@ -71,18 +73,22 @@ class Playing:
         if shares == (self._rank,):
             yield next(self._shares.of(self._rank))
             return
-        self._sums.begin(shares, self._reduced.parameters)
+        self._sums.begin(self._reduced.parameters, is_last=self._reduced.is_last)
         begun = PassState(module for root in self._trained.modules for module in root.modules())
         for share in shares:
             is_first = share == shares[0]
-            if not is_first:
-                begun.put_back()
             with (
-                self._as(share, turn),
+                self._as(share, turn, begun, is_first=is_first),
                 begun.sends(self._reduced.living if is_first else ()),
                 self._reduced.passes(share, lambda: self._turn is turn, sums=share == shares[-1]),
+                self._sums.looking(self._looked_at),
             ):
                 yield next(self._shares.of(share))
+
+    @property
+    def _looked_at(self) -> Collection[torch.nn.Parameter]:
+        """Parameters that are looked at because a rank has several shares."""
+        return self._reduced.parameters if self._shares.parts > 1 else ()
 
     def drop(self) -> None:
         """Gives up the pass that is going on: the step is repeated, and begins with the state that the session puts back."""
@@ -90,15 +96,20 @@ class Playing:
         self._sums.has_batch = False
 
     @contextmanager
-    def _as(self, share: int, turn: object) -> Iterator[None]:
-        """Makes this process the rank of a share inside the block, as far as its random numbers, data and buffers go.
+    def _as(self, share: int, turn: object, begun: PassState, *, is_first: bool) -> Iterator[None]:
+        """Makes this process that of a share inside the block, as far as its random numbers, data and buffers go.
 
         A generator that a failed step has left may be closed at any later time. Nothing is put back then.
+
+        Args:
+            begun: state that passes change and all ranks share, with which each share begins.
         """
-        if share == self._rank:
+        mine = None if share == self._rank else self._taken(self._rank)
+        if not is_first:
+            begun.put_back()
+        if mine is None:
             yield
             return
-        mine = self._taken(self._rank)
         self._put(share, self._trained.carried[share])
         try:
             yield
@@ -121,7 +132,7 @@ def shared_out(trained: Trained, shares: Shares | None, others: Collection[int],
     """Gives this rank the shares that it is to carry in a generation, and returns the state of those that it carries no more.
 
     Args:
-        others: ranks whose shares it carries in that generation.
+        others: shares that it carries besides its own one in that generation.
         given: state of shares that it has not carried yet.
     """
     before = dict(trained.carried)
@@ -131,3 +142,16 @@ def shared_out(trained: Trained, shares: Shares | None, others: Collection[int],
     if shares is not None:
         shares.close(trained.carried.keys())
     return {share: then for share, then in before.items() if share not in trained.carried}
+
+
+def first_shares(trained: Trained, shares: Shares) -> None:
+    """Gives this rank its further shares, before the first step of a job that begins without a checkpoint.
+
+    Their random numbers follow from those of the rank, so that a job that begins again has the same.
+    """
+    shares.close(())
+    here, buffers = trained.take_random_numbers(), trained.own_buffers.take()
+    for share in shares.further:
+        process_generators.derive(share, trained.accelerator)
+        trained.carried[share] = own.take(shares.of(share), trained.accelerator, buffers)
+        own.put(here, None, trained.accelerator)

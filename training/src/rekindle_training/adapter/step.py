@@ -114,7 +114,7 @@ class Attempts:
         """True if the script is the cause, so that a restart would be refused as well."""
         self._shown: object = None
         """Failure of which the traceback was printed last."""
-        self.on_repeat: list[Callable[[], None]] = [] if rank.wrappers.sums is None else [rank.wrappers.sums.drop]
+        self.on_repeat: list[Callable[[], None]] = [] if rank.wrappers.sums is None else [rank.wrappers.sums.give_up]
         self.on_done: list[Callable[[], None]] = []
         """Functions that are called at the end of each step that is done, after its last update."""
         for kind in (torch.optim.Optimizer, torch.nn.Module):
@@ -327,6 +327,7 @@ class Attempts:
 
     def _remember(self) -> None:
         self._rank.sharded.reshard()
+        self._rank.begin_shares()
         own = self._boundary.remember()
         self.generators.remember()
         self._rank.launcher_memory.leave(self._now.number - 1, own.pickled)
@@ -531,7 +532,7 @@ class Attempts:
                 self._rank.communicator.agree(word)
             self._rank.wrappers.settle()
             if (sums := self._rank.wrappers.sums) is not None:
-                sums.before_update()
+                sums.before_update(gathers=self._boundary.gathers)
             self._prove_repetition()
             self._rank.peer_backup.exchange(self._now.number, own)
             self._rank.communicator.agree(word)
