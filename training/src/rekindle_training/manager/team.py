@@ -65,7 +65,7 @@ def without(carriers: Carriers, leaving: Collection[int], whole: Replicas = ()) 
         if carrier is None:
             number, found[share] = fewest[0]
             heapq.heapreplace(fewest, (number + 1, fewest[0][1]))
-    return size.of_ranks([carrier for carrier in found if carrier is not None])
+    return size.of_ranks(_even([carrier for carrier in found if carrier is not None], size))
 
 
 def with_(carriers: Carriers, returning: Collection[int], whole: Replicas = ()) -> Carriers:
@@ -83,20 +83,20 @@ def with_(carriers: Carriers, returning: Collection[int], whole: Replicas = ()) 
     back = size.numbers(returning)
     found = [home if (home := size.home(share)) in back else carrier for share, carrier in enumerate(size.carriers)]
     found[0] = min(found)
-    if size.parts > 1:
-        _balance(found, size)
-    return size.of_ranks(found)
+    return size.of_ranks(_even(found, size))
 
 
-def _balance(carriers: list[int], size: "_Size") -> None:
-    """Evens out how many shares of missing replicas each one carries. The first share stays where it is."""
+def _even(carriers: list[int], size: "_Size") -> list[int]:
+    """Evens out how many shares each replica carries, if each has several of its own. The first share stays where it is."""
+    if size.parts == 1:
+        return carriers
     there, carried = set(carriers), Counter(carriers)
     movable = {one: [share for share in range(1, len(carriers)) if carriers[share] == one != size.home(share)] for one in there}
     while True:
         fullest = min((one for one in there if movable[one]), key=lambda one: (-carried[one], one), default=None)
         emptiest = min(there, key=lambda one: (carried[one], one))
         if fullest is None or carried[fullest] - carried[emptiest] < 2:
-            return
+            return carriers
         carriers[movable[fullest].pop()] = emptiest
         carried[fullest] -= 1
         carried[emptiest] += 1
