@@ -82,7 +82,8 @@ def shares(make_loader: Callable[[int, int], Any], parts: int = 1) -> Shares:
 
     Args:
         make_loader: Is given the number of a share and the number of all shares, and returns the loader of that share, as
-            `batches` accepts it. Share r is rank r's. It is also called for other shares, which this rank carries.
+            `batches` accepts it. Of W ranks, rank r has the shares r, r + W, r + 2W and so on. It is also called for shares of
+            missing ranks.
         parts: Shares of each rank at full size. With more than one, those of a missing rank are spread over all others. The
             loop gets a batch of each share, and the optimizer the mean over all of them: divide the size of a batch by `parts`.
 
