@@ -1,12 +1,18 @@
 """Ranks have several shares each: those of a missing rank are spread over all others, with the same result bit for bit."""
 
 import asyncio
+import random
 import signal
+from typing import Any
 
+import numpy as np
 import pytest
 import pytest_asyncio
+import torch
 
-from tests.training.dialogue import opened, status
+from rekindle_training.data import process_generators
+from rekindle_training.data.shares import shares
+from tests.training.dialogue import offers, opened, status
 from tests.training.gateway_service import GatewayPeer
 from tests.training.job import Job
 from tests.training.processes import Zygote
@@ -157,6 +163,35 @@ async def test_a_backup_pod_takes_all_shares_of_a_rank(elastic: Job, gateway: Ga
     assert is_as_whole(elastic, whole, 3)
 
 
+async def moved(elastic: Job, gateway: GatewayPeer, pod: int, number: int) -> None:
+    """Moves the rank of a pod to a backup, by a hot switch."""
+    uuid = f"attempt-{number}"
+    await gateway.hot_switch(pod, uuid=uuid)
+    await gateway.order("hot-switch", "new pod running", uuid=uuid)
+    assert await offers(gateway, number) == ["migration"]
+    await gateway.migrate(uuid)
+    assert (await status(gateway, number))[:2] == ("migration", 0)
+    await elastic.lose(f"worker-{pod}")
+
+
+async def test_a_rank_moves_with_all_its_shares(elastic: Job, gateway: GatewayPeer, whole: Whole) -> None:
+    """A hot switch takes them to the backup, at full size and while a rank is missing."""
+    await elastic.start(2)
+    await elastic.reached(3, rank=1)
+    await moved(elastic, gateway, 2, 1)
+    await elastic.lose("worker-3")
+    await gateway.report("ReportProcessFault")
+    await gateway.stop_train("attempt-2")
+    await gateway.announce(3, uuid="attempt-2")
+    assert "downgrade" in await offers(gateway, 2)
+    await gateway.smaller(3, uuid="attempt-2")
+    assert (await status(gateway, 2))[:2] == ("downgrade", 0)
+    await elastic.backup(0)
+    await moved(elastic, gateway, 0, 3)
+    assert await elastic.codes() == {0, -signal.SIGKILL}
+    assert is_as_whole(elastic, whole, 3)
+
+
 async def test_a_return_that_fails_leaves_shares_where_they_were(elastic: Job, gateway: GatewayPeer, whole: Whole) -> None:
     """The new process ends when it has taken its shares back. A manager that follows learns from the ranks who carries what."""
     await elastic.start()
@@ -237,6 +272,33 @@ async def test_sums_of_sums_are_refused(elastic: Job) -> None:
     await elastic.start()
     await said(elastic, "gradients are summed over ranks several times in one step: put all passes of a batch but its last")
     await elastic.end()
+
+
+@pytest.mark.parametrize("parts", [0, -1, "3", 2.0, True])
+def test_parts_that_are_no_number_from_1_are_refused(parts: Any) -> None:
+    """The message says what is accepted."""
+    with pytest.raises((TypeError, ValueError), match=rf"shares\(parts\): {parts!r} is not accepted; give a whole number from 1"):
+        shares(lambda share, of: [share, of], parts)
+
+
+def test_further_shares_have_random_numbers_of_their_own() -> None:
+    """They follow from the state of each generator, which stays as it is."""
+
+    def drawn(share: int) -> tuple[float, ...]:
+        before = process_generators.take(None)
+        process_generators.derive(share, None)
+        numbers = random.random(), torch.rand(()).item(), np.random.rand()
+        process_generators.put(before, None)
+        return numbers
+
+    torch.manual_seed(1)
+    random.seed(1)
+    np.random.seed(1)
+    first = drawn(4)
+    assert drawn(4) == first
+    assert all(one != other for one, other in zip(first, drawn(8), strict=True))
+    torch.manual_seed(2)
+    assert [one == other for one, other in zip(first, drawn(4), strict=True)] == [True, False, True]
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -126,11 +126,13 @@ def test_whole_replicas_may_leave(four_ranks: None) -> None:
 
 
 def test_ranks_that_cannot_be_divided_into_replicas_are_refused(four_ranks: None) -> None:
-    """The message has both numbers."""
+    """The message has both numbers. Their shares are not divided into parts."""
     _, modules = sharded(in_replicas())
     refuse_indivisible(modules, 6, 1)
     with pytest.raises(ValueError, match="5 ranks are no multiple of the 2 ranks over which a replica is sharded"):
         refuse_indivisible(modules, 5, 1)
+    with pytest.raises(ValueError, match=r"shares\(parts=3\) are not accepted for a model that is sharded"):
+        refuse_indivisible(modules, 6, 3)
 
 
 def test_the_number_of_replicas_is_fixed_where_they_cannot_be_told_apart(four_ranks: None) -> None:
