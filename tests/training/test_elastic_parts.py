@@ -265,12 +265,29 @@ async def test_ranks_with_other_parts_are_refused(elastic: Job) -> None:
     await elastic.end()
 
 
-async def test_sums_of_sums_are_refused(elastic: Job) -> None:
-    """A sum over ranks would be divided by the number of all shares again. Training ends in its first step, with the way out."""
-    elastic.environment |= {"MICRO": "2", "SYNC": "yes"}
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            {"MICRO": "2", "SYNC": "yes"},
+            "gradients are summed over ranks several times in one step: put all passes of a batch",
+        ),
+        (
+            {"KEEPS": "bare"},
+            "an optimizer updates parameters of no model that is wrapped in DistributedDataParallel",
+        ),
+        ({"KEEPS": "next"}, "a backward pass is outside of `for batch in training.batches():`"),
+        ({"KEEPS": "left"}, "the script updates before its loop over training.batches() has ended: update after that loop"),
+        ({"KEEPS": "gathers"}, "gradients are gathered over several steps: put all passes of one update into one `with step:`"),
+    ],
+    ids=["sums of sums", "not wrapped", "a pass outside", "an update before the end", "gathered over steps"],
+)
+async def test_what_would_not_be_the_mean_over_all_shares_is_refused(settings: dict[str, str], words: str, elastic: Job) -> None:
+    """Training ends in its first steps, also at full size, and the message says what is accepted."""
+    elastic.environment |= settings
     elastic.hurry()
     await elastic.start()
-    await said(elastic, "gradients are summed over ranks several times in one step: put all passes of a batch but its last")
+    await said(elastic, words)
     await elastic.end()
 
 

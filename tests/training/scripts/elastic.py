@@ -1,12 +1,12 @@
 """A training script whose number of ranks may change: its data are shares, and its model is wrapped in DDP.
 
-Each rank writes the samples of each step to `samples/RANK.jsonl` when it has drawn them, so that a repeated step is there twice.
-Steps after the first ones take `PACE_MS`. `FAULTS` are `RANK:STEP:PLACE` with commas between them, in which the rank's process
-kills itself once. `KEEPS` is what keeps the number of ranks fixed: `batches`, `groups`, `norm`, `next`, `left` or `draws`; `next`
-and `left` do so from step `KEEPS_FROM` on. With `COUNTS` the model counts its passes, in a buffer and in an attribute, and
-computes with both counts. With `BRANCH` the parameters that it uses depend on the batch. With `SYNC` gradients are summed over
-ranks after each of several batches. `PARTS` is the number of shares of each rank. With `TWICE` each batch has two passes, and
-ranks sum in the second one.
+Each rank writes the samples of each step to `samples/RANK.jsonl` when it has drawn them, so that a repeated step is there
+twice. Steps after the first ones take `PACE_MS`. `FAULTS` are `RANK:STEP:PLACE` with commas between them, in which the rank's
+process kills itself once. `KEEPS` is what keeps the number of ranks fixed: `batches`, `groups`, `norm`, `next`, `left`,
+`draws`, `bare` (no model is wrapped) or `gathers`; `next` and `left` do so from step `KEEPS_FROM` on. With `COUNTS` the model
+counts its passes, in a buffer and in an attribute, and computes with both counts. With `BRANCH` the parameters that it uses
+depend on the batch. With `SYNC` gradients are summed over ranks after each of several batches. `PARTS` is the number of shares
+of each rank. With `TWICE` each batch has two passes, and ranks sum in the second one.
 """
 
 import hashlib
@@ -116,17 +116,20 @@ shares: Any = data if KEEPS == "batches" else rekindle_training.shares(make_load
 torch.manual_seed(1000 + rank)
 with rekindle_training.session(model, optimizer, state=[scaler], data=shares, checkpoint_every=10) as training:
     fault("joined", training.step)
-    ddp = DistributedDataParallel(
-        layers,
+    ddp: Any = DistributedDataParallel(
+        layers if KEEPS != "bare" else nn.Linear(1, 1),
         gradient_as_bucket_view=bool(os.environ.get("VIEWS")),
         bucket_cap_mb=0.001,
         find_unused_parameters="BRANCH" in os.environ,
     )
+    if KEEPS == "bare":
+        ddp.forward = layers.forward
     if KEEPS == "groups":
         dist.new_group([0, 1])
     for step in training.steps(STEPS):
         with step, at_least(*PACE) if step > FAST else nullcontext():
-            optimizer.zero_grad(set_to_none=bool(step % 2))
+            if KEEPS != "gathers":
+                optimizer.zero_grad(set_to_none=bool(step % 2))
             for micro in range(MICRO):
                 with ddp.no_sync() if micro < MICRO - 1 and "SYNC" not in os.environ else nullcontext():
                     for images in drawn(step):

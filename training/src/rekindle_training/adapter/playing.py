@@ -43,6 +43,8 @@ class Playing:
         """Yields the next batch of each share of this rank, in the order of shares. Gradients of the batches are summed by DDP
         in the passes of the last one, and those of sharded models after it."""
         self._look()
+        if self._shares.parts > 1 and self._looks <= LOOKS:
+            self._refuse_unwrapped()
         turn = self._turn = object()
         self._sums.begin_batches()
         try:
@@ -66,6 +68,16 @@ class Playing:
             self._sums.note(
                 "random numbers are drawn outside of `for batch in training.batches():`: draw them inside, or in "
                 "`with training.apart():`"
+            )
+
+    def _refuse_unwrapped(self) -> None:
+        """Raises Refused where something trains of which the session does not sum the gradients over all shares."""
+        summed = set(self._reduced.parameters)
+        groups = (group for optimizer in self._trained.optimizers for group in optimizer.param_groups)
+        if any(one.requires_grad and one not in summed for group in groups for one in group["params"]):
+            self._sums.note(
+                "with shares(parts=...), an optimizer updates parameters of no model that is wrapped in DistributedDataParallel "
+                "over the default process group: wrap it"
             )
 
     def _drawn(self, turn: object) -> Iterator[Any]:

@@ -66,13 +66,13 @@ class Rank:
         whole, fixed = None, ""
         if shares is not None:
             communicator = entry.communicator
-            _divide(entry, shares.parts)
             wrappers.sums = Sums(lambda: communicator.team, entry.environment.rank, communicator.places)
             if sharded.mesh_infos:
                 refuse_indivisible(sharded, everybody, shares.parts)
                 if not (fixed := problem(sharded, (one for root in trained.modules for one in root.parameters()), everybody)):
                     whole = WholeReplicas(sharded, wrappers.sums, entry.environment.rank)
                     peer_backup.keeps_own = whole.spans_pods(entry.environment.ranks_per_pod)
+            _divide(entry, shares.parts)
         return cls(
             entry,
             trained,
