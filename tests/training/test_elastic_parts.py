@@ -92,7 +92,7 @@ async def test_one_rank_carries_all_shares(elastic: Job, gateway: GatewayPeer, w
     "settings",
     [
         {"VIEWS": "yes", "PARTS": "2"},
-        {"COUNTS": "yes", "VIEWS": "yes"},
+        {"COUNTS": "yes", "VIEWS": "yes", "ZERO_LAST": "yes"},
         {"BRANCH": "yes"},
         {"MICRO": "2", "VIEWS": "yes"},
         {"TWICE": "yes", "COUNTS": "yes"},
@@ -120,12 +120,15 @@ async def test_gradients_of_a_group_are_added_up_in_its_order(
     assert is_as_whole(elastic, whole)
 
 
-@pytest.mark.parametrize("place", ["between", "updated"])
+@pytest.mark.parametrize(("place", "zero_last"), [("between", ""), ("between", "yes"), ("updated", "")])
 async def test_a_rank_with_several_shares_is_replaced_in_its_pod(
-    place: str, elastic: Job, gateway: GatewayPeer, whole: Whole
+    place: str, zero_last: str, elastic: Job, gateway: GatewayPeer, whole: Whole
 ) -> None:
-    """Its new process goes on with all of them: at full size, and with those of a missing rank."""
+    """Its new process goes on with all of them: at full size, and with those of a missing rank. Others drop what they have added
+    up in the step, wherever the script drops its gradients."""
     elastic.environment["FAULTS"] = f"1:4:{place},0:12:{place}"
+    if zero_last:
+        elastic.environment["ZERO_LAST"] = zero_last
     await elastic.start()
     await elastic.reached(2, rank=2)
     await gateway.report("ReportProcessFault", 1)

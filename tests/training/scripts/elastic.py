@@ -6,7 +6,8 @@ process kills itself once. `KEEPS` is what keeps the number of ranks fixed: `bat
 `draws`, `bare` (no model is wrapped) or `gathers`; `next` and `left` do so from step `KEEPS_FROM` on. With `COUNTS` the model
 counts its passes, in a buffer and in an attribute, and computes with both counts. With `BRANCH` the parameters that it uses
 depend on the batch. With `SYNC` gradients are summed over ranks after each of several batches. `PARTS` is the number of shares
-of each rank. With `TWICE` each batch has two passes, and ranks sum in the second one.
+of each rank. With `TWICE` each batch has two passes, and ranks sum in the second one. With `ZERO_LAST` gradients are dropped at
+the end of a step.
 """
 
 import hashlib
@@ -128,7 +129,7 @@ with rekindle_training.session(model, optimizer, state=[scaler], data=shares, ch
         dist.new_group([0, 1])
     for step in training.steps(STEPS):
         with step, at_least(*PACE) if step > FAST else nullcontext():
-            if KEEPS != "gathers":
+            if KEEPS != "gathers" and "ZERO_LAST" not in os.environ:
                 optimizer.zero_grad(set_to_none=bool(step % 2))
             for micro in range(MICRO):
                 with ddp.no_sync() if micro < MICRO - 1 and "SYNC" not in os.environ else nullcontext():
@@ -146,6 +147,8 @@ with rekindle_training.session(model, optimizer, state=[scaler], data=shares, ch
             scaler.step(optimizer)
             scaler.update()
             fault("updated", step)
+            if "ZERO_LAST" in os.environ:
+                optimizer.zero_grad(set_to_none=bool(step % 2))
         fault("after", step)
 
 held = [*model.parameters(), *model.buffers()]

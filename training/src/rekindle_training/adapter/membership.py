@@ -184,7 +184,7 @@ class Membership:
         team = rank.communicator.team
         others = set(team.shares(self._number)) - {self._number}
         given = _shares(wish)
-        if not given and others == trained.carried.keys() and (team.is_whole or not others):
+        if others == trained.carried.keys() and not given.keys() & others and (team.is_whole or not others):
             return
         if missing := sorted(others - trained.carried.keys() - given.keys()):
             if team.is_whole and rank.gate.completed == 0:

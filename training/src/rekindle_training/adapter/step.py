@@ -114,8 +114,9 @@ class Attempts:
         """True if the script is the cause, so that a restart would be refused as well."""
         self._shown: object = None
         """Failure of which the traceback was printed last."""
-        self.on_repeat: list[Callable[[], None]] = [] if rank.wrappers.sums is None else [rank.wrappers.sums.give_up]
-        self.on_done: list[Callable[[], None]] = []
+        sums = rank.wrappers.sums
+        self.on_repeat: list[Callable[[], None]] = [] if sums is None else [sums.give_up]
+        self.on_done: list[Callable[[], None]] = [] if sums is None else [sums.end_step]
         """Functions that are called at the end of each step that is done, after its last update."""
         for kind in (torch.optim.Optimizer, torch.nn.Module):
             _call_before_of(kind, "zero_grad", self._boundary.drops_gradients)

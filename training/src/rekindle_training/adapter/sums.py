@@ -136,6 +136,9 @@ class Sums:
     def give_up(self) -> None:
         """Drops what is apart, since the step is repeated."""
         self.drop()
+        self.end_step()
+
+    def end_step(self) -> None:
         self._reduced.clear()
 
     def fill(self, parameters: Iterable[torch.nn.Parameter]) -> None:
@@ -158,7 +161,7 @@ class Sums:
         """
         if self.has_batch or self._is_open:
             self.note("the script updates before its loop over training.batches() has ended: update after that loop")
-        self._reduced.clear()
+        self.end_step()
         if self._team().parts > 1 and (gathers or self._apart):
             self._places.refuse(GATHERS)
 
