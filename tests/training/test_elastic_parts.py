@@ -94,11 +94,20 @@ async def test_one_rank_carries_all_shares(elastic: Job, gateway: GatewayPeer, w
         {"VIEWS": "yes", "PARTS": "2"},
         {"COUNTS": "yes", "VIEWS": "yes", "ZERO_LAST": "yes"},
         {"BRANCH": "yes"},
+        {"WORKERS": "1", "PARTS": "2"},
         {"MICRO": "2", "VIEWS": "yes"},
         {"TWICE": "yes", "COUNTS": "yes"},
         {"MICRO": "2", "TWICE": "yes", "BRANCH": "yes"},
     ],
-    ids=["views of buckets", "counted passes", "branches", "micro-batches", "two passes", "two passes of micro-batches"],
+    ids=[
+        "views of buckets",
+        "counted passes",
+        "branches",
+        "loader workers",
+        "micro-batches",
+        "two passes",
+        "two passes of micro-batches",
+    ],
 )
 async def test_gradients_of_a_group_are_added_up_in_its_order(
     settings: dict[str, str],
