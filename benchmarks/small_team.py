@@ -63,7 +63,8 @@ async def in_shares(zygote: Zygote, parts: int, steps: int, batch_ms: float) -> 
             await job.end()
             await gateway.stop()
     first = records[0]["generation"]
-    return tuple(between([one["end"] for one in records if (one["generation"] == first) is whole]) for whole in (True, False))
+    whole = between([one["end"] for one in records if one["generation"] == first])
+    return whole, between([one["end"] for one in records if one["generation"] != first])
 
 
 def between(ends: Sequence[float]) -> Seconds:
