@@ -334,6 +334,10 @@ async def test_gradients_are_gathered_for_each_share_apart(
     [
         ("batches", "rank 0: its data are not divided into shares: session(data=rekindle_training.shares(make_loader))"),
         ("groups", "rank 0: the script has made 1 process groups of its own"),
+        (
+            "static",
+            "rank 0: DistributedDataParallel(static_graph=True) has to sum in its first pass, not after those of other shares",
+        ),
         ("norm", "rank 0: SyncBatchNorm needs the batches of all ranks at once"),
         (
             "next",

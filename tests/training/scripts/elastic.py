@@ -3,11 +3,11 @@
 Each rank writes the samples of each step to `samples/RANK.jsonl` when it has drawn them, so that a repeated step is there
 twice. Steps after the first ones take `PACE_MS`. `FAULTS` are `RANK:STEP:PLACE` with commas between them, in which the rank's
 process kills itself once. `KEEPS` is what keeps the number of ranks fixed: `batches`, `groups`, `norm`, `next`, `left`,
-`draws`, `bare` (no model is wrapped) or `gathers`; `next` and `left` do so from step `KEEPS_FROM` on. With `COUNTS` the model
-counts its passes, in a buffer and in an attribute, and computes with both counts. With `BRANCH` the parameters that it uses
-depend on the batch. With `SYNC` gradients are summed over ranks after each of several batches. `PARTS` is the number of shares
-of each rank. With `TWICE` each batch has two passes, and ranks sum in the second one. With `ZERO_LAST` gradients are dropped at
-the end of a step.
+`draws`, `static`, `bare` (no model is wrapped) or `gathers`; `next` and `left` do so from step `KEEPS_FROM` on. With `COUNTS`
+the model counts its passes, in a buffer and in an attribute, and computes with both counts. With `BRANCH` the parameters that
+it uses depend on the batch. With `SYNC` gradients are summed over ranks after each of several batches. `PARTS` is the number of
+shares of each rank. With `TWICE` each batch has two passes, and ranks sum in the second one. With `ZERO_LAST` gradients are
+dropped at the end of a step.
 """
 
 import hashlib
@@ -122,6 +122,7 @@ with rekindle_training.session(model, optimizer, state=[scaler], data=shares, ch
         gradient_as_bucket_view=bool(os.environ.get("VIEWS")),
         bucket_cap_mb=0.001,
         find_unused_parameters="BRANCH" in os.environ,
+        static_graph=KEEPS == "static",
     )
     if KEEPS == "bare":
         ddp.forward = layers.forward

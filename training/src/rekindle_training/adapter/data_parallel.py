@@ -27,6 +27,7 @@ Flags = dict[str, bool]
 FLAGS = ("require_forward_param_sync", "require_backward_grad_sync")
 """Attributes by which DDP decides about the collectives of its next passes."""
 
+STATIC = "DistributedDataParallel(static_graph=True) has to sum in its first pass, not after those of other shares"
 SAMPLE_RATE = 100
 """Number of iterations from one record of DDP's statistics to the next."""
 
@@ -138,6 +139,11 @@ class DataParallel:
     def parameters(self) -> list[torch.nn.Parameter]:
         """Parameters that wrappers reduce."""
         return parameters_of(self.living)
+
+    @property
+    def has_static_graph(self) -> bool:
+        """Returns whether a wrapper was told that its graph does not change. Torch fails then if its first pass sums nothing."""
+        return any(ddp.static_graph for ddp in self.living)
 
     @property
     def count(self) -> int:
