@@ -126,11 +126,13 @@ def test_whole_replicas_may_leave(four_ranks: None) -> None:
 
 
 def test_ranks_that_cannot_be_divided_into_replicas_are_refused(four_ranks: None) -> None:
-    """The message has both numbers."""
+    """The message has both numbers. Their shares are not divided into parts."""
     _, modules = sharded(in_replicas())
-    refuse_indivisible(modules, 6)
+    refuse_indivisible(modules, 6, 1)
     with pytest.raises(ValueError, match="5 ranks are no multiple of the 2 ranks over which a replica is sharded"):
-        refuse_indivisible(modules, 5)
+        refuse_indivisible(modules, 5, 1)
+    with pytest.raises(ValueError, match=r"shares\(parts=3\) are not accepted for a model that is sharded"):
+        refuse_indivisible(modules, 6, 3)
 
 
 def test_the_number_of_replicas_is_fixed_where_they_cannot_be_told_apart(four_ranks: None) -> None:
@@ -158,7 +160,7 @@ def test_a_step_that_would_not_sum_over_replicas_is_refused(four_ranks: None) ->
     model(torch.ones(1, 4)).sum().backward()
     sums.has_batch = False
     with pytest.raises(Refused, match="the script updates before its loop over"):
-        sums.before_update()
+        sums.before_update(gathers=False)
     cast(Any, model).set_requires_gradient_sync(False)
     model(torch.ones(1, 4)).sum().backward()
     with pytest.raises(Refused, match="gradients are kept back by set_requires_gradient_sync"):

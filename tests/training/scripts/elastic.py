@@ -1,11 +1,13 @@
 """A training script whose number of ranks may change: its data are shares, and its model is wrapped in DDP.
 
-Each rank writes the samples of each step to `samples/RANK.jsonl` when it has drawn them, so that a repeated step is there twice.
-Steps after the first ones take `PACE_MS`. `FAULTS` are `RANK:STEP:PLACE` with commas between them, in which the rank's process
-kills itself once. `KEEPS` is what keeps the number of ranks fixed: `batches`, `groups`, `norm`, `next`, `left` or `draws`; `next`
-and `left` do so from step `KEEPS_FROM` on. With `COUNTS` the model counts its passes, in a buffer and in an attribute, and
-computes with both counts. With `BRANCH` the parameters that it uses depend on the batch. With `SYNC` gradients are summed over
-ranks after each of several batches.
+Each rank writes the samples of each step to `samples/RANK.jsonl` when it has drawn them, so that a repeated step is there
+twice. Steps after the first ones take `PACE_MS`. `FAULTS` are `RANK:STEP:PLACE` with commas between them, in which the rank's
+process kills itself once. `KEEPS` is what keeps the number of ranks fixed: `batches`, `groups`, `norm`, `next`, `left`,
+`draws`, `static`, `bare` (no model is wrapped) or `gathers`; `next` and `left` do so from step `KEEPS_FROM` on. With `COUNTS`
+the model counts its passes, in a buffer and in an attribute, and computes with both counts. With `BRANCH` the parameters that
+it uses depend on the batch. With `SYNC` gradients are summed over ranks after each of several batches. `PARTS` is the number of
+shares of each rank. With `TWICE` each batch has two passes, and ranks sum in the second one. With `ZERO_LAST` gradients are
+dropped at the end of a step.
 """
 
 import hashlib
@@ -27,7 +29,8 @@ from torch.utils.data.distributed import DistributedSampler
 import rekindle_training
 from rekindle_training.examples.gpt_model import at_least
 
-STEPS, SAMPLES, BATCH, FAST = 24, 90, 4, 3
+PARTS = int(os.environ.get("PARTS", "1"))
+STEPS, SAMPLES, BATCH, FAST = 24, 90, 4 if PARTS == 1 else 2, 3
 PACE = (float(os.environ.get("PACE_MS", "0")), os.environ.get("PACE_FILE", ""))
 FAULTS = {tuple(fault.split(":")) for fault in os.environ.get("FAULTS", "").split(",") if fault}
 KEEPS, KEEPS_FROM = os.environ.get("KEEPS", ""), int(os.environ.get("KEEPS_FROM", "1"))
@@ -110,24 +113,31 @@ model = nn.Sequential(layers, nn.SyncBatchNorm(4)) if KEEPS == "norm" else layer
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=4)
 data = rekindle_training.batches(make_loader(rank, int(os.environ["WORLD_SIZE"])))
-shares: Any = data if KEEPS == "batches" else rekindle_training.shares(make_loader)
+shares: Any = data if KEEPS == "batches" else rekindle_training.shares(make_loader, PARTS)
 torch.manual_seed(1000 + rank)
 with rekindle_training.session(model, optimizer, state=[scaler], data=shares, checkpoint_every=10) as training:
     fault("joined", training.step)
-    ddp = DistributedDataParallel(
-        layers,
+    ddp: Any = DistributedDataParallel(
+        layers if KEEPS != "bare" else nn.Linear(1, 1),
         gradient_as_bucket_view=bool(os.environ.get("VIEWS")),
         bucket_cap_mb=0.001,
         find_unused_parameters="BRANCH" in os.environ,
+        static_graph=KEEPS == "static",
     )
+    if KEEPS == "bare":
+        ddp.forward = layers.forward
     if KEEPS == "groups":
         dist.new_group([0, 1])
     for step in training.steps(STEPS):
         with step, at_least(*PACE) if step > FAST else nullcontext():
-            optimizer.zero_grad(set_to_none=bool(step % 2))
+            if KEEPS != "gathers" and "ZERO_LAST" not in os.environ:
+                optimizer.zero_grad(set_to_none=bool(step % 2))
             for micro in range(MICRO):
                 with ddp.no_sync() if micro < MICRO - 1 and "SYNC" not in os.environ else nullcontext():
                     for images in drawn(step):
+                        if "TWICE" in os.environ:
+                            with ddp.no_sync():
+                                scaler.scale(ddp(images).sum() / MICRO).backward()
                         scaler.scale(ddp(images).square().mean() / MICRO).backward()
                         fault("between", step)
             fault("backward", step)
@@ -138,8 +148,11 @@ with rekindle_training.session(model, optimizer, state=[scaler], data=shares, ch
             scaler.step(optimizer)
             scaler.update()
             fault("updated", step)
+            if "ZERO_LAST" in os.environ:
+                optimizer.zero_grad(set_to_none=bool(step % 2))
         fault("after", step)
 
-digest = hashlib.sha256(b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters()))
+held = [*model.parameters(), *model.buffers()]
+digest = hashlib.sha256(b"".join(tensor.detach().numpy().tobytes() for tensor in held))
 numbers = hashlib.sha256(torch.get_rng_state().numpy().tobytes())
 os.write(1, f"final {rank} {digest.hexdigest()[:16]} {numbers.hexdigest()[:16]}\n".encode())

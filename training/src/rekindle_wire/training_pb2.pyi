@@ -331,6 +331,7 @@ class Hello(google.protobuf.message.Message):
     RANKS_PER_POD_FIELD_NUMBER: builtins.int
     CARRIERS_FIELD_NUMBER: builtins.int
     SNAPSHOTS_FIELD_NUMBER: builtins.int
+    PARTS_FIELD_NUMBER: builtins.int
     rank: builtins.int
     role: builtins.str
     """Of the pod at its start: worker or backup. A backup that took over is known by its generation."""
@@ -350,6 +351,10 @@ class Hello(google.protobuf.message.Message):
     world_size: builtins.int
     """Of its job, as its launcher was told; 0: it does not say. The manager ends a stream of another job's shape with FAILED_PRECONDITION."""
     ranks_per_pod: builtins.int
+    parts: builtins.int
+    """Shares of its data that each rank has at full size; 0: one, or its data are not divided into shares. The manager ends a stream
+    with FAILED_PRECONDITION if the ranks that are there say another number.
+    """
     @property
     def carriers(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """As in the Rebuild of its generation."""
@@ -374,9 +379,10 @@ class Hello(google.protobuf.message.Message):
         ranks_per_pod: builtins.int = ...,
         carriers: collections.abc.Iterable[builtins.int] | None = ...,
         snapshots: collections.abc.Iterable[builtins.int] | None = ...,
+        parts: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_maintenance", b"_maintenance", "maintenance", b"maintenance"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_maintenance", b"_maintenance", "backup_link", b"backup_link", "carriers", b"carriers", "last_words", b"last_words", "maintenance", b"maintenance", "paused", b"paused", "process", b"process", "protocol", b"protocol", "rank", b"rank", "ranks_per_pod", b"ranks_per_pod", "role", b"role", "snapshots", b"snapshots", "step", b"step", "world_size", b"world_size"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_maintenance", b"_maintenance", "backup_link", b"backup_link", "carriers", b"carriers", "last_words", b"last_words", "maintenance", b"maintenance", "parts", b"parts", "paused", b"paused", "process", b"process", "protocol", b"protocol", "rank", b"rank", "ranks_per_pod", b"ranks_per_pod", "role", b"role", "snapshots", b"snapshots", "step", b"step", "world_size", b"world_size"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_maintenance", b"_maintenance"]) -> typing.Literal["maintenance"] | None: ...
 
 Global___Hello: typing_extensions.TypeAlias = Hello
@@ -939,8 +945,8 @@ class Rebuild(google.protobuf.message.Message):
     def transfers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Transfer]: ...
     @property
     def carriers(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """The rank that carries each rank's share of a batch, by rank: it computes that share besides its own. Ranks that carry none have
-        left. Empty: all ranks are there, and each carries its own.
+        """The rank that carries each share of a batch. With R ranks, the shares r, r + R, r + 2R and so on are those of rank r at full
+        size. Ranks that carry none have left. Empty: all ranks are there, and each carries its own.
         """
 
     @property

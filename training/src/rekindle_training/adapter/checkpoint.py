@@ -11,6 +11,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
@@ -41,7 +42,7 @@ _NAME = re.compile(r"step-(\d{8})")
 
 
 Kept = tuple[Mapping[int, bytes], Sequence[Ward]]
-"""State that only single ranks have, by rank; and the whole state of ranks that are gone."""
+"""State that only single ranks have, by share; and the whole state of ranks that are gone."""
 T = TypeVar("T")
 
 
@@ -96,6 +97,11 @@ class Checkpoints:
         self._part = "" if declared is None else f"rank-{min(self._replicas):05d}."
         self._damaged: set[int] = set()
         """Steps of checkpoints that cannot be read."""
+
+    @property
+    def _shares(self) -> int:
+        """Number of all shares. Each has a state for itself: that of a rank, if each rank has one share."""
+        return self._world_size * self._trained.parts
 
     @property
     def _leads(self) -> bool:
@@ -162,8 +168,8 @@ class Checkpoints:
     def _write_pickled(self, scratch: Path, step: int, skeleton: Any, tensors: Sequence[torch.Tensor]) -> None:
         if self._writes_common:
             self._write_common(scratch, step, skeleton, tensors)
-        for rank, mine in self._trained.take_own().apart(self._rank).items():
-            _write_durably(scratch / own_name(rank), mine.pickled)
+        for share, mine in self._trained.take_own().apart(self._rank).items():
+            _write_durably(scratch / own_name(share), mine.pickled)
 
     def _write_common(self, scratch: Path, step: int, skeleton: Any, tensors: Sequence[torch.Tensor]) -> None:
         self._write_kinds(scratch / (self._part + COMMON), step, skeleton, [slot_of(tensor) for tensor in tensors])
@@ -199,7 +205,7 @@ class Checkpoints:
 
         def own() -> Kept:
             ward = read()
-            return {rank: mine.pickled for rank, mine in ward.own.apart(self._rank).items()}, [ward]
+            return {share: mine.pickled for share, mine in ward.own.apart(self._rank).items()}, [ward]
 
         self.write_last(step, meeting, (), own)
 
@@ -210,7 +216,7 @@ class Checkpoints:
 
         Args:
             whole: ranks of the meeting that have the state after the step.
-            own: returns state of this rank that only it has, and that of ranks that are gone, if this one keeps it, by rank; and
+            own: returns state of this rank that only it has, and that of ranks that are gone, if this one keeps it, by share; and
                 the whole state of ranks of which this one keeps the snapshots.
 
         Returns:
@@ -259,11 +265,11 @@ class Checkpoints:
                 self._write_common(scratch, step, skeleton, tensors)
             for ward in filter(self._is_whole_in, wards):
                 self._write_kinds(scratch / (self._part_of(ward) + COMMON), step, ward.skeleton, ward.slots)
-            for rank, content in mine.items():
-                _write_durably(scratch / own_name(rank), content)
+            for share, content in mine.items():
+                _write_durably(scratch / own_name(share), content)
 
         def publish(done: Sequence[None]) -> list[None]:
-            refuse_incomplete(scratch, self._world_size)
+            refuse_incomplete(scratch, self._shares)
             self._publish(scratch, step)
             return nothing(done)
 
@@ -280,7 +286,7 @@ class Checkpoints:
 
     def _is_whole(self, step: int) -> bool:
         try:
-            refuse_incomplete(self._folder / name_of(step), self._world_size)
+            refuse_incomplete(self._folder / name_of(step), self._shares)
         except FAILURES:
             return False
         return True
@@ -317,15 +323,23 @@ class Checkpoints:
         self._launcher_memory.leave(step, mine.pickled)
 
     def _opened(self, folder: Path) -> tuple[Any, list[torch.Tensor], Own]:
-        wrote = len(list(folder.glob("rank-*.own")))
-        if wrote != self._world_size:
-            raise ValueError(f"written by {wrote} ranks, and there are {self._world_size}")
+        if (parts := _parts_in(folder)) != self._trained.parts:
+            raise ValueError(f"written with shares(parts={parts}), and the session has shares(parts={self._trained.parts})")
+        if (wrote := len(list(folder.glob("rank-*.own")))) != self._shares:
+            raise ValueError(f"written by {wrote // parts} ranks, and there are {self._world_size}")
         kinds, skeleton, slots, *_ = pickle.loads((folder / (self._part + COMMON)).read_bytes())  # written by the same job
         if kinds != (here := self._kinds()):
             theirs, ours = (", ".join(f"{name}: {kind}" for name, kind in one.items()) for one in (kinds, here))
             raise ValueError(f"written of other objects ({theirs}) than the session was given ({ours})")
-        mine: Own = pickle.loads((folder / own_name(self._rank)).read_bytes())
-        return skeleton, destinations(skeleton, slots, self._trained.collect()), mine
+        mine, *further = (
+            pickle.loads((folder / own_name(share)).read_bytes()) for share in range(self._rank, self._shares, self._world_size)
+        )
+        carried = tuple((self._rank + (part * self._world_size), one) for part, one in enumerate(further, 1))
+        return (
+            skeleton,
+            destinations(skeleton, slots, self._trained.collect()),
+            replace(mine, carried=carried) if carried else mine,
+        )
 
     def _kinds(self) -> dict[str, str]:
         """Returns the types of the objects that the session was given, by their names there."""
@@ -335,7 +349,8 @@ class Checkpoints:
     def _of_modules(self) -> dict[str, Any]:
         """Returns facts about the modules, from which a reader makes state dicts without having the modules."""
         shared = [name for name, thing in self._trained.shared.items() if isinstance(thing, torch.nn.Module)]
-        return {"modules": shared, "transient": transient_buffers(self._trained.model)}
+        parts = {"parts": self._trained.parts} if self._trained.parts > 1 else {}
+        return {"modules": shared, "transient": transient_buffers(self._trained.model), **parts}
 
     def _together(self, kind: type[CheckpointFailed], folder: Path, work: Callable[[], T]) -> T:
         """Returns the result here, once all ranks have succeeded; otherwise raises an error of this kind on all of them."""
@@ -437,9 +452,9 @@ def save_tensors(
     meeting.hold(lambda: writer.write_data(planner.finish_plan(mine), planner).wait(), finish)
 
 
-def refuse_incomplete(folder: Path, world_size: int) -> None:
-    """Raises ValueError where a checkpoint lacks a part: state of a rank, a shard of a tensor, or bytes of a file."""
-    if absent := [rank for rank in range(world_size) if not (folder / own_name(rank)).is_file()]:
+def refuse_incomplete(folder: Path, shares: int) -> None:
+    """Raises ValueError where a checkpoint lacks a part: state of a share, a shard of a tensor, or bytes of a file."""
+    if absent := [share for share in range(shares) if not (folder / own_name(share)).is_file()]:
         raise ValueError(f"the state that only rank {absent[0]} has is missing")
     metadata = dcp.FileSystemReader(folder).read_metadata()
     for name, about in metadata.state_dict_metadata.items():
@@ -452,8 +467,17 @@ def refuse_incomplete(folder: Path, world_size: int) -> None:
             raise ValueError(f"the file {where.relative_path} ends before {index.fqn}")
 
 
-def own_name(rank: int) -> str:
-    return f"rank-{rank:05d}.own"
+def _parts_in(folder: Path) -> int:
+    """Returns the number of shares that each rank had when a checkpoint was written."""
+    for common in folder.glob(f"*{COMMON}"):
+        _, _, _, *more = pickle.loads(common.read_bytes())  # written by the same job
+        about: dict[str, Any] = more[0] if more else {}  # an earlier release has not written it
+        return int(about.get("parts", 1))
+    return 1
+
+
+def own_name(share: int) -> str:
+    return f"rank-{share:05d}.own"
 
 
 def name_of(step: int) -> str:

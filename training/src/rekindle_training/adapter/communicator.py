@@ -140,6 +140,8 @@ class Communicator:
         self.links = Links(environment.links, environment.own_state, self._accelerator)
         self._lock = threading.Lock()
         self._generation = 0
+        self.parts = 1
+        """Number of shares of each rank at full size."""
         self.team = Team.of((), environment.world_size)
         """Ranks of this generation."""
         self._cut = 0
@@ -189,12 +191,17 @@ class Communicator:
 
         distributed_c10d._new_group_with_tag = kept
         device_mesh.get_rank = self._as_in_job(device_mesh.get_rank, lambda: self._environment.rank)
-        device_mesh.get_world_size = self._as_in_job(device_mesh.get_world_size, lambda: len(self.team.carriers))
+        device_mesh.get_world_size = self._as_in_job(device_mesh.get_world_size, lambda: self.team.world_size)
         if (gloo := dist.Backend._plugins.get("GLOO")) is not None:
             dist.Backend._plugins["GLOO"] = gloo._replace(creator_fn=partial(self._connects, gloo.creator_fn))
         for way in ("send", "recv", "recv_anysource"):
             setattr(dist.ProcessGroup, way, _patient(getattr(dist.ProcessGroup, way)))
         os.register_at_fork(after_in_child=self._let_go)
+
+    def divide(self, parts: int) -> None:
+        """Sets the number of shares of each rank at full size. Called before the first generation is joined."""
+        self.parts = parts
+        self.team = Team.of((), self._environment.world_size, parts)
 
     def join(self, wish: Join) -> None:
         """Leaves the old generation, if there is one, and meets the other members in the manager's store.
@@ -256,7 +263,7 @@ class Communicator:
                 group.again()
 
     def _meet(self, rebuild: Rebuild) -> None:
-        self.team = Team.of(rebuild.carriers, rebuild.world_size)
+        self.team = Team.of(rebuild.carriers, self._environment.world_size, self.parts)
         world, index = self.team.size, self.team.index(self._environment.rank)
         store = dist.PrefixStore(rebuild.store_prefix, self._store_at(rebuild.store_port, rebuild.timeout_seconds))
         with self._asking():

@@ -83,7 +83,7 @@ class Comparison:
         everyone = dict(zip(self._team().members, said, strict=True))
         digests = {rank: held for rank, (held, _) in everyone.items()}
         differing = [group for group in sorted(set().union(*digests.values())) if _differs(group, digests)]
-        return differing, [everyone[rank][1] if rank in everyone else None for rank in range(len(self._team().carriers))]
+        return differing, [everyone[rank][1] if rank in everyone else None for rank in range(self._team().world_size)]
 
     def _digests(self, state: Mapping[str, Any]) -> dict[_Group, Digests]:
         buffers = _buffer_paths(self._trained)

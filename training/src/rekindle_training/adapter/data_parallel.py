@@ -27,6 +27,7 @@ Flags = dict[str, bool]
 FLAGS = ("require_forward_param_sync", "require_backward_grad_sync")
 """Attributes by which DDP decides about the collectives of its next passes."""
 
+STATIC = "DistributedDataParallel(static_graph=True) has to sum in its first pass, not after those of other shares"
 SAMPLE_RATE = 100
 """Number of iterations from one record of DDP's statistics to the next."""
 
@@ -109,7 +110,7 @@ class DataParallel:
         assert self.sums is not None
         ddps = self.living
         parameters = parameters_of(ddps)
-        if sums and all(ddp.require_backward_grad_sync for ddp in ddps):
+        if sums and self.is_last:
             self.sums.take(share, parameters)
             self.sums.fill(parameters_of(ddp for ddp in ddps if ddp.find_unused_parameters))
             yield
@@ -126,6 +127,11 @@ class DataParallel:
                 for ddp, before in zip(ddps, flags, strict=True):
                     ddp.require_backward_grad_sync = before
 
+    @property
+    def is_last(self) -> bool:
+        """Returns whether passes that follow sum gradients over ranks: the script has not said `no_sync`."""
+        return all(ddp.require_backward_grad_sync for ddp in self.living)
+
     def conclude(self) -> None:
         """Called when the batches of a step were gone through. Does nothing: the passes of the last share have summed."""
 
@@ -133,6 +139,11 @@ class DataParallel:
     def parameters(self) -> list[torch.nn.Parameter]:
         """Parameters that wrappers reduce."""
         return parameters_of(self.living)
+
+    @property
+    def has_static_graph(self) -> bool:
+        """Returns whether a wrapper was told that its graph does not change. Torch fails then if its first pass sums nothing."""
+        return any(ddp.static_graph for ddp in self.living)
 
     @property
     def count(self) -> int:

@@ -3,6 +3,7 @@
 import torch
 
 from rekindle_training.adapter.boundary import Boundary
+from rekindle_training.adapter.data_parallel import STATIC
 from rekindle_training.adapter.rank import Rank
 
 
@@ -23,6 +24,7 @@ def fixed_size(rank: Rank, boundary: Boundary) -> str:
         "no model is wrapped in DistributedDataParallel over the default process group": not rank.wrappers.count
         and whole is None,
         "a model is wrapped in DistributedDataParallel beside one that is sharded": rank.wrappers.count > 0 and whole is not None,
+        STATIC: rank.wrappers.has_static_graph,
         "SyncBatchNorm needs the batches of all ranks at once": any(
             isinstance(module, torch.nn.SyncBatchNorm) for module in modules
         ),

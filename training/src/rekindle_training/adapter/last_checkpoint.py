@@ -71,10 +71,11 @@ class LastCheckpoint:
         self._attempts.leave_own(order.step)
         here = rank.environment.rank
         wards = [rank.snapshots.ward(one.target, order.step) for one in order.snapshots if one.source == here]
-        return {here: rank.trained.take_own().pickled, **{ward.rank: ward.own.pickled for ward in wards}}, wards
+        owns = {here: rank.trained.take_own(), **{ward.rank: ward.own for ward in wards}}
+        return {share: own.pickled for one, mine in owns.items() for share, own in mine.apart(one).items()}, wards
 
     def _mine(self, order: Save) -> dict[int, bytes]:
-        """Returns the state after the step that only this rank has, and that of each rank whose share it carries."""
+        """Returns the state after the step that only this rank has, by share."""
         return {rank: own.pickled for rank, own in self._own(order).apart(self._rank.environment.rank).items()}
 
     def _own(self, order: Save) -> Own:
@@ -91,7 +92,7 @@ class LastCheckpoint:
         return self._attempts.own_here()
 
     def _kept(self, order: Save) -> dict[int, bytes]:
-        """Returns the state of the rank that this one keeps, if that rank is gone, and of ranks whose shares it carried."""
+        """Returns the state of the rank that this one keeps, if that rank is gone, by share."""
         kept = self._rank.peer_backup.kept()
         there = [one for one in kept if one.rank in order.gone and one.step == order.step]
         found: dict[int, bytes] = {}

@@ -172,10 +172,13 @@ class Training:
         self._loss.report(loss)
 
     def batches(self) -> Iterator[Any]:
-        """Yields the batches of the current step: one, and while ranks are missing those of some of them as well.
+        """Yields the batches of the current step: one for each part of this rank's shares, and while ranks are missing those of
+        some of them as well.
 
         Passes of a batch are made before the next one is drawn. Gradients are summed over all batches of the step in the order of
-        the ranks, so that the update is the same whichever rank computes them. Ranks make no other collectives meanwhile.
+        the ranks, so that the update is the same whichever rank computes them. It has the mean over all shares: with
+        `shares(parts=3)` a rank draws three batches in a step, each of which has a third of the samples that one would have.
+        Ranks make no other collectives meanwhile.
 
         Raises:
             TypeError: the session's `data` are not `rekindle_training.shares(make_loader)`.

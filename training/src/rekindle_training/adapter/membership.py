@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 def _shares(wish: Join) -> dict[int, Own]:
-    """Returns the state of the shares that a rank is sent, by rank. One that its holder does not have is left out."""
+    """Returns the state of the shares that a rank is sent, by share. One that its holder does not have is left out."""
     held: dict[int, Own] = {one.holder: pickle.loads(one.own_state) for one in wish.rebuild.shares if one.own_state}
     found = {one.share: held[one.holder].of_share(one.share, one.holder) for one in wish.rebuild.shares}
     return {share: own for share, own in found.items() if own is not None}
@@ -175,18 +175,21 @@ class Membership:
             self._rank.peer_backup.exchange(step, self._rank.trained.take_own().pickled)
 
     def _share_out(self, wish: Join) -> None:
-        """Takes the shares that this rank is to carry, and keeps what it had of others for ranks that may need it.
+        """Takes the shares that this rank is to carry, and keeps what it carries no more for ranks that may need it.
 
         Raises:
             StateMismatch: the state of a share that it is to carry did not arrive.
         """
         rank, trained = self._rank, self._rank.trained
-        others = set(rank.communicator.team.shares(self._number)) - {self._number}
+        team = rank.communicator.team
+        others = set(team.shares(self._number)) - {self._number}
         given = _shares(wish)
-        if not (others or trained.carried):
+        if others == trained.carried.keys() and not given.keys() & others and (team.is_whole or not others):
             return
         if missing := sorted(others - trained.carried.keys() - given.keys()):
-            raise StateMismatch(f"the state of rank {missing[0]}, whose share this rank is to carry, did not arrive")
+            if team.is_whole and rank.gate.completed == 0:
+                return  # its first step begins them
+            raise StateMismatch(f"the state of share {missing[0]}, which this rank is to carry, did not arrive")
         for share, then in shared_out(trained, rank.shares, others, given).items():
             rank.peer_backup.keep(share, rank.gate.completed, then.pickled)
         self._attempts.forget_tries()

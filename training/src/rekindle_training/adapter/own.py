@@ -31,7 +31,7 @@ class Own:
     """Description of the rank's own buffers, see `OwnBuffers.take`."""
     buffers: bytes = b""
     carried: tuple[tuple[int, "Own"], ...] = ()
-    """The same of the missing ranks whose shares this one carries, by rank, ascending."""
+    """The same of the shares that this rank carries besides its own one, by share, ascending."""
 
     @cached_property
     def pickled(self) -> bytes:
@@ -47,7 +47,7 @@ class Own:
         return self.apart(holder).get(share)
 
     def apart(self, rank: int) -> dict[int, "Own"]:
-        """Returns the part of this rank, and of each rank whose share it carries."""
+        """Returns the part of this rank's own share, and of each share that it carries besides, by share."""
         return {rank: replace(self, carried=()), **dict(self.carried)} if self.carried else {rank: self}
 
 

@@ -22,7 +22,7 @@ class PeerBackup:
     def __init__(self, environment: RankEnvironment, communicator: Communicator) -> None:
         self._communicator, self._environment = communicator, environment
         self._kept: dict[tuple[int, int], bytes] = {}
-        """State by rank and step."""
+        """State by rank and step, or by the share that this rank has given up."""
         self.keeps_own = False
         """True if this rank also says its own state. Its pod may leave with the pod that keeps it."""
 
@@ -46,7 +46,7 @@ class PeerBackup:
         self.keep(ward, at, theirs[_STEP.size :])
 
     def keep(self, rank: int, step: int, own: bytes) -> None:
-        """Stores state of another rank, and drops that of steps after which training goes on no more."""
+        """Stores state of another rank, or of a share, and drops that of steps after which training goes on no more."""
         self._kept[rank, step] = own
         self._kept = {(kept, at): content for (kept, at), content in self._kept.items() if step - _KEPT < at <= step}
 

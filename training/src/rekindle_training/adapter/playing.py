@@ -1,6 +1,6 @@
-"""Batches of a step that one rank computes: that of its own share, and those of shares that it carries for missing ranks.
+"""Batches of a step that one rank computes: that of its own share, and those of further shares that it carries.
 
-A carried share is computed as its rank would: with that rank's random numbers, data position and buffers.
+A carried share is computed alike on each rank: with its own random numbers, data position and buffers.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -8,14 +8,16 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from rekindle_training.adapter import own
-from rekindle_training.adapter.data_parallel import DataParallel
+from rekindle_training.adapter.data_parallel import STATIC, DataParallel
 from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.pass_state import PassState
 from rekindle_training.adapter.team import Team
 from rekindle_training.adapter.trained import Trained
 from rekindle_training.adapter.whole_replicas import WholeReplicas
-from rekindle_training.data import pickled
+from rekindle_training.data import pickled, process_generators
 from rekindle_training.data.shares import Shares
 
 LOOKS = 4
@@ -41,6 +43,8 @@ class Playing:
         """Yields the next batch of each share of this rank, in the order of shares. Gradients of the batches are summed by DDP
         in the passes of the last one, and those of sharded models after it."""
         self._look()
+        if self._shares.parts > 1 and self._looks <= LOOKS:
+            self._refuse_unwrapped()
         turn = self._turn = object()
         self._sums.begin_batches()
         try:
@@ -66,23 +70,39 @@ class Playing:
                 "`with training.apart():`"
             )
 
+    def _refuse_unwrapped(self) -> None:
+        """Raises Refused where something trains of which the session does not sum the gradients over all shares."""
+        if isinstance(self._reduced, DataParallel) and self._reduced.has_static_graph:
+            self._sums.note(STATIC)
+        summed = set(self._reduced.parameters)
+        groups = (group for optimizer in self._trained.optimizers for group in optimizer.param_groups)
+        if any(one.requires_grad and one not in summed for group in groups for one in group["params"]):
+            self._sums.note(
+                "with shares(parts=...), an optimizer updates parameters of no model that is wrapped in DistributedDataParallel "
+                "over the default process group: wrap it"
+            )
+
     def _drawn(self, turn: object) -> Iterator[Any]:
         shares = self._team().shares(self._rank)
         if shares == (self._rank,):
             yield next(self._shares.of(self._rank))
             return
-        self._sums.begin(shares, self._reduced.parameters)
+        self._sums.begin(self._reduced.parameters, is_last=self._reduced.is_last)
         begun = PassState(module for root in self._trained.modules for module in root.modules())
         for share in shares:
             is_first = share == shares[0]
-            if not is_first:
-                begun.put_back()
             with (
-                self._as(share, turn),
+                self._as(share, turn, begun, is_first=is_first),
                 begun.sends(self._reduced.living if is_first else ()),
                 self._reduced.passes(share, lambda: self._turn is turn, sums=share == shares[-1]),
+                self._sums.looking(self._looked_at),
             ):
                 yield next(self._shares.of(share))
+
+    @property
+    def _looked_at(self) -> Collection[torch.nn.Parameter]:
+        """Parameters that are looked at because a rank has several shares."""
+        return self._reduced.parameters if self._shares.parts > 1 else ()
 
     def drop(self) -> None:
         """Gives up the pass that is going on: the step is repeated, and begins with the state that the session puts back."""
@@ -90,15 +110,20 @@ class Playing:
         self._sums.has_batch = False
 
     @contextmanager
-    def _as(self, share: int, turn: object) -> Iterator[None]:
-        """Makes this process the rank of a share inside the block, as far as its random numbers, data and buffers go.
+    def _as(self, share: int, turn: object, begun: PassState, *, is_first: bool) -> Iterator[None]:
+        """Makes this process that of a share inside the block, as far as its random numbers, data and buffers go.
 
         A generator that a failed step has left may be closed at any later time. Nothing is put back then.
+
+        Args:
+            begun: state that passes change and all ranks share, with which each share begins.
         """
-        if share == self._rank:
+        mine = None if share == self._rank else self._taken(self._rank)
+        if not is_first:
+            begun.put_back()
+        if mine is None:
             yield
             return
-        mine = self._taken(self._rank)
         self._put(share, self._trained.carried[share])
         try:
             yield
@@ -121,7 +146,7 @@ def shared_out(trained: Trained, shares: Shares | None, others: Collection[int],
     """Gives this rank the shares that it is to carry in a generation, and returns the state of those that it carries no more.
 
     Args:
-        others: ranks whose shares it carries in that generation.
+        others: shares that it carries besides its own one in that generation.
         given: state of shares that it has not carried yet.
     """
     before = dict(trained.carried)
@@ -131,3 +156,16 @@ def shared_out(trained: Trained, shares: Shares | None, others: Collection[int],
     if shares is not None:
         shares.close(trained.carried.keys())
     return {share: then for share, then in before.items() if share not in trained.carried}
+
+
+def first_shares(trained: Trained, shares: Shares) -> None:
+    """Gives this rank its further shares, before the first step of a job that begins without a checkpoint.
+
+    Their random numbers follow from those of the rank, so that a job that begins again has the same.
+    """
+    shares.close(())
+    here, buffers = trained.take_random_numbers(), trained.own_buffers.take()
+    for share in shares.further:
+        process_generators.derive(share, trained.accelerator)
+        trained.carried[share] = own.take(shares.of(share), trained.accelerator, buffers)
+        own.put(here, None, trained.accelerator)

@@ -10,7 +10,7 @@ from rekindle_training.adapter.entry import Entry
 from rekindle_training.adapter.fully_sharded import FullySharded
 from rekindle_training.adapter.launcher_memory import LauncherMemory
 from rekindle_training.adapter.peer_backup import PeerBackup
-from rekindle_training.adapter.playing import Playing
+from rekindle_training.adapter.playing import Playing, first_shares
 from rekindle_training.adapter.sharding import Ranks
 from rekindle_training.adapter.snapshots import Snapshots
 from rekindle_training.adapter.sums import Sums
@@ -68,10 +68,11 @@ class Rank:
             communicator = entry.communicator
             wrappers.sums = Sums(lambda: communicator.team, entry.environment.rank, communicator.places)
             if sharded.mesh_infos:
-                refuse_indivisible(sharded, everybody)
+                refuse_indivisible(sharded, everybody, shares.parts)
                 if not (fixed := problem(sharded, (one for root in trained.modules for one in root.parameters()), everybody)):
                     whole = WholeReplicas(sharded, wrappers.sums, entry.environment.rank)
                     peer_backup.keeps_own = whole.spans_pods(entry.environment.ranks_per_pod)
+            _divide(entry, shares.parts)
         return cls(
             entry,
             trained,
@@ -95,6 +96,11 @@ class Rank:
         reduced = self.whole_replicas or self.wrappers
         return Playing(self.trained, self.shares, reduced, self.environment.rank, lambda: self.communicator.team)
 
+    def begin_shares(self) -> None:
+        """Gives this rank its further shares before its first step, unless it has them."""
+        if self.shares is not None and self.shares.parts > 1 and self.gate.completed == 0 and not self.trained.carried:
+            first_shares(self.trained, self.shares)
+
     def tell_update(self) -> None:
         """Calls the script's function that informs other ranks of an update, if there is one."""
         if self.after_update is not None:
@@ -115,3 +121,16 @@ class Rank:
     @property
     def processor(self) -> Processor:
         return self.entry.processor
+
+
+def _divide(entry: Entry, parts: int) -> None:
+    """Tells a rank how many shares it has. Raises ValueError where its manager was met already and told otherwise."""
+    if parts == 1:
+        return
+    if entry.met is not None:
+        raise ValueError(
+            f"session(data=shares): shares(parts={parts}) are not accepted after rekindle_training.init_process_group(), which "
+            "has told the manager of one part; leave that call out, or give parts=1"
+        )
+    entry.communicator.divide(parts)
+    entry.processor.parts = parts

@@ -117,8 +117,8 @@ def own_parts(own: Own) -> dict[str, bytes]:
         parts["numpy's random numbers"] = digest(pickle.loads(own.numpy))
     if own.data is not None:
         parts["the position of `data`"] = digest(pickle.loads(own.data))
-    for rank, share in own.carried:
-        parts |= {f"{name} for the share of rank {rank}": content for name, content in own_parts(share).items()}
+    for number, share in own.carried:
+        parts |= {f"{name} for share {number}": content for name, content in own_parts(share).items()}
     return parts
 
 

@@ -114,8 +114,9 @@ class Attempts:
         """True if the script is the cause, so that a restart would be refused as well."""
         self._shown: object = None
         """Failure of which the traceback was printed last."""
-        self.on_repeat: list[Callable[[], None]] = [] if rank.wrappers.sums is None else [rank.wrappers.sums.drop]
-        self.on_done: list[Callable[[], None]] = []
+        sums = rank.wrappers.sums
+        self.on_repeat: list[Callable[[], None]] = [] if sums is None else [sums.give_up]
+        self.on_done: list[Callable[[], None]] = [] if sums is None else [sums.end_step]
         """Functions that are called at the end of each step that is done, after its last update."""
         for kind in (torch.optim.Optimizer, torch.nn.Module):
             _call_before_of(kind, "zero_grad", self._boundary.drops_gradients)
@@ -327,6 +328,7 @@ class Attempts:
 
     def _remember(self) -> None:
         self._rank.sharded.reshard()
+        self._rank.begin_shares()
         own = self._boundary.remember()
         self.generators.remember()
         self._rank.launcher_memory.leave(self._now.number - 1, own.pickled)
@@ -531,7 +533,7 @@ class Attempts:
                 self._rank.communicator.agree(word)
             self._rank.wrappers.settle()
             if (sums := self._rank.wrappers.sums) is not None:
-                sums.before_update()
+                sums.before_update(gathers=self._boundary.gathers)
             self._prove_repetition()
             self._rank.peer_backup.exchange(self._now.number, own)
             self._rank.communicator.agree(word)

@@ -3,11 +3,16 @@ models that are sharded within each replica.
 
 A sum of floating-point numbers depends on its order. Here the order is that of the ranks of the job at full size, whichever of
 them are there. So a step has the same gradients, bit for bit, while some ranks carry the shares of others.
+
+If ranks have several shares each, those of one rank at full size are a group. A share is summed up by itself, then the shares of
+each group in their order, then the groups. Where each share has one pass, a rank that carries the shares of a group adds them up
+as they are computed, and keeps nothing apart. The sum is the same.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -15,9 +20,16 @@ import torch.distributed as dist
 
 from rekindle_training.adapter.places import Places
 from rekindle_training.adapter.sharding import local
-from rekindle_training.adapter.team import Team
+from rekindle_training.adapter.team import Team, Unit
 
 OUTSIDE = "a backward pass is outside of `for batch in training.batches():`: make it before the next batch is drawn"
+GATHERS = "with shares(parts=...), gradients are gathered over several steps: put all passes of one update into one `with step:`"
+AGAIN = (
+    "with shares(parts=...), gradients are summed over ranks several times in one step: put all passes of a batch but its last "
+    "one, and all loops over training.batches() but the last, into `no_sync()`"
+)
+LOOKS = 4
+"""Loops in which it is looked whether a batch has several passes. While ranks are missing, it is looked in each loop."""
 
 
 class Sums:
@@ -26,7 +38,7 @@ class Sums:
     def __init__(self, team: Callable[[], Team], rank: int, places: Places) -> None:
         self._team, self._rank, self._places = team, rank, places
         self._apart: dict[int, dict[torch.Tensor, torch.Tensor]] = {}
-        """Gradients of shares that are not summed yet, by share and parameter."""
+        """Gradients of shares that are not summed yet, by the last share of those that are added up, and by parameter."""
         self.has_batch = False
         """True while the script goes through the batches of a step."""
         self._is_open = False
@@ -35,23 +47,79 @@ class Sums:
         """Reason why this script could not carry the shares of others. Empty: none was seen."""
         self.same_part: Collection[int] = ()
         """Ranks that hold the same part of what is trained as this one, and sum its gradients. Empty: all do, and DDP sums."""
+        self._looks = 0
+        self._has_several_passes = False
+        """True if a batch has several passes that add to one gradient."""
+        self._adds_up = False
+        """True if this loop over the batches of a step may add up shares of a group as they are computed."""
+        self._joined = False
+        """True if the gradients of the next share are added to those of the one before."""
+        self._reduced = set[torch.Tensor]()
+        """The first parameter of each bucket that was summed in this step."""
 
     def begin_batches(self) -> None:
         self.has_batch, self._is_open = True, bool(self.same_part)
 
-    def begin(self, shares: Collection[int], parameters: Iterable[torch.nn.Parameter]) -> None:
-        """Lets each share of this rank add to the gradients that are there, such as sums of earlier passes of the step."""
-        if self._apart:
-            return  # each share has added to them already
+    def begin(self, parameters: Collection[torch.nn.Parameter], *, is_last: bool) -> None:
+        """Lets each group of shares add to the gradients that are there, such as sums of earlier passes of the step.
+
+        Args:
+            is_last: the gradients are summed over ranks in this loop over the batches of the step.
+        """
+        self._looks += 1
+        self._adds_up, self._joined = is_last and not self._apart, False
+        if not self._apart:  # later each share has added to them already
+            self._share_out(parameters)
+
+    def _share_out(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Gives gradients that are there to the first share of each group."""
         there = [parameter for parameter in parameters if parameter.grad is not None]
-        for share in sorted(shares)[1:]:  # the first one finds them where they are
+        shares = self._team().shares(self._rank)
+        begins = [share for share in shares if share < self._team().world_size]
+        finds = shares[0] == begins[0]
+        for share in begins[finds:]:  # the first share of all finds them where they are
             self._apart[share] = {parameter: parameter.grad.clone() for parameter in there if parameter.grad is not None}
+        if not finds:
+            for parameter in there:
+                parameter.grad = None
+
+    @contextmanager
+    def looking(self, parameters: Iterable[torch.nn.Parameter]) -> Iterator[None]:
+        """Looks whether passes inside the block, those of a share, add to a gradient several times. Such a share is summed up by
+        itself.
+
+        Raises:
+            Refused: it was added to others, or batches had one pass in the first steps, while ranks are missing.
+        """
+        if self._looks > LOOKS and self._team().is_whole:
+            yield
+            return
+        seen, several = set[torch.Tensor](), set[torch.Tensor]()
+
+        def look(parameter: torch.Tensor) -> None:
+            (several if parameter in seen else seen).add(parameter)
+
+        hooks = [parameter.register_post_accumulate_grad_hook(look) for parameter in parameters]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+        if several and (self._joined or (self._looks > LOOKS and not self._has_several_passes)):
+            self.note("some batches have several backward passes and others one: make as many of each, from the first step on")
+        self._has_several_passes |= bool(several)
 
     @contextmanager
     def share(self, number: int, parameters: Collection[torch.nn.Parameter]) -> Iterator[None]:
-        """Keeps the gradients of a share apart from those of others, for passes inside the block that sum nothing."""
+        """Keeps the gradients of a share apart from those of others, for passes inside the block that sum nothing.
+
+        They stay where they are if those of the next share are added to them.
+        """
         self.take(number, parameters)
         yield
+        self._joined = self._adds_up and not self._has_several_passes and self._team().is_followed(number)
+        if self._joined:
+            return
         self._apart[number] = {}
         for parameter in parameters:
             if parameter.grad is not None:
@@ -65,6 +133,14 @@ class Sums:
             if parameter in held:
                 parameter.grad = held[parameter]
 
+    def give_up(self) -> None:
+        """Drops what is apart, since the step is repeated."""
+        self.drop()
+        self.end_step()
+
+    def end_step(self) -> None:
+        self._reduced.clear()
+
     def fill(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """Gives zeros to parameters that have gradients of other shares only. DDP refuses a last pass that leaves them out."""
         held = {parameter for of_share in self._apart.values() for parameter in of_share}
@@ -73,24 +149,31 @@ class Sums:
                 parameter.grad = torch.zeros_like(parameter)
 
     def drop(self) -> None:
-        """Drops what is apart: the step is repeated, or done."""
+        """Drops what is apart: it is summed, or the step is repeated."""
         self._apart.clear()
         self._is_open = False
 
-    def before_update(self) -> None:
-        """Notes an update that does not have the gradients of all shares."""
+    def before_update(self, *, gathers: bool) -> None:
+        """Notes an update that does not have the gradients of all shares.
+
+        Args:
+            gathers: the step has added to gradients of the step before.
+        """
         if self.has_batch or self._is_open:
             self.note("the script updates before its loop over training.batches() has ended: update after that loop")
+        self.end_step()
+        if self._team().parts > 1 and (gathers or self._apart):
+            self._places.refuse(GATHERS)
 
     def note(self, misuse: str) -> None:
         """Notes what a job of full size can do only.
 
         Raises:
-            Refused: ranks are missing, as the update would be another one; or the model is sharded, as nothing but the loop over
-                the batches sums the gradients of its replicas.
+            Refused: ranks are missing, as the update would be another one; or the model is sharded or a rank has several shares,
+                as nothing but the loop over the batches sums their gradients.
         """
         self.misuse = misuse
-        if self.same_part or not self._team().is_whole:
+        if self.same_part or self._team().parts > 1 or not self._team().is_whole:
             self._places.refuse(misuse)
 
     def hook(self, _state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -100,25 +183,35 @@ class Sums:
         """
         if not self.has_batch:
             self.note(OUTSIDE)
+        if self._team().parts > 1:
+            self._refuse_again(bucket)
         buffer = bucket.buffer()
         with self._places.ours():
-            result = self._mean([*self._of_other_shares(bucket), buffer])
+            result = self._mean(self._of_units(bucket))
         done: torch.futures.Future[torch.Tensor] = torch.futures.Future(
             devices=[buffer.device] if buffer.device.type != "cpu" else []
         )
         done.set_result(result)
         return done
 
-    def _of_other_shares(self, bucket: dist.GradBucket) -> Iterator[torch.Tensor]:
-        """Yields the bucket's gradients for each share that is apart, in the order of shares."""
-        for _, held in sorted(self._apart.items()):
-            flat = torch.zeros_like(bucket.buffer())
-            at = 0
-            for parameter in bucket.parameters():
-                if parameter in held:
-                    flat[at : at + parameter.numel()] = held[parameter].reshape(-1)
-                at += parameter.numel()
-            yield flat
+    def _refuse_again(self, bucket: dist.GradBucket) -> None:
+        """Raises Refused if the bucket was summed in this step already: that sum would be divided by all shares again."""
+        first = bucket.parameters()[0]
+        if first in self._reduced:
+            self._places.refuse(AGAIN)
+        self._reduced.add(first)
+
+    def _of_units(self, bucket: dist.GradBucket) -> list[torch.Tensor]:
+        """Returns the bucket's gradients for each unit of this rank. Those of its last share are in the bucket."""
+        units = self._team().units(self._rank)
+        return [self._of_unit(unit, bucket, is_last=unit is units[-1]) for unit in units]
+
+    def _of_unit(self, unit: Unit, bucket: dist.GradBucket, *, is_last: bool) -> torch.Tensor:
+        held = [_flat_in(bucket, self._apart[share]) for share in unit if share in self._apart]
+        summed, *others = [*held, bucket.buffer()] if is_last else held
+        for one in others:
+            summed += one
+        return summed
 
     def over_replicas(self, parameters: Collection[torch.nn.Parameter]) -> None:
         """Puts the mean over all shares into the gradients of a sharded model, which FSDP has reduced within each replica.
@@ -140,7 +233,11 @@ class Sums:
         self.drop()
 
     def _mean(self, mine: list[torch.Tensor]) -> torch.Tensor:
-        """Returns the mean over all shares. Each of the ranks that hold the same part sums a piece of it."""
+        """Returns the mean over all shares. Each of the ranks that hold the same part sums a piece of it.
+
+        Args:
+            mine: gradients of each unit of this rank.
+        """
         team = self._team()
         peers = [rank for rank in team.members if not self.same_part or rank in self.same_part]
         length, size = mine[0].numel(), len(peers)
@@ -149,17 +246,17 @@ class Sums:
         for number, gradients in enumerate(mine):
             padded = torch.nn.functional.pad(gradients, (0, part * size - length))
             sent[:, number] = padded.view(size, part)
-        counts = {rank: len(team.shares(rank)) for rank in peers}
-        shares = [share for rank in peers for share in team.shares(rank)]
-        received = sent.new_empty(len(shares), part)
+        counts = {rank: len(team.units(rank)) for rank in peers}
+        units = [unit for rank in peers for unit in team.units(rank)]
+        received = sent.new_empty(len(units), part)
         come = [counts.get(rank, 0) * part for rank in team.members]
         go = [len(mine) * part if rank in counts else 0 for rank in team.members]
         dist.all_to_all_single(received.view(-1), sent.view(-1), come, go)
-        first, *others = sorted(range(len(shares)), key=shares.__getitem__)
-        summed = received[first].clone()
-        for place in others:
-            summed += received[place]
-        summed /= len(shares)
+        first, *others = _sums_of_groups(received, units, team)
+        summed = first.clone()
+        for one in others:
+            summed += one
+        summed /= sum(map(len, units))
         whole = summed.new_empty(size * part)
         if size == team.size:
             dist.all_gather_into_tensor(whole, summed)
@@ -167,6 +264,26 @@ class Sums:
             pieces = [part if rank in counts else 0 for rank in team.members]
             dist.all_to_all_single(whole, summed.repeat(size), pieces, pieces)
         return whole[:length]
+
+
+def _sums_of_groups(received: torch.Tensor, units: Sequence[Unit], team: Team) -> Iterator[torch.Tensor]:
+    """Yields the sum of each group, in their order. They lie in what was received."""
+    in_order = sorted(range(len(units)), key=lambda number: team.place(units[number][0]))
+    for _, group in groupby(in_order, lambda number: team.place(units[number][0])[0]):
+        first, *others = group
+        for number in others:
+            received[first] += received[number]
+        yield received[first]
+
+
+def _flat_in(bucket: dist.GradBucket, held: Mapping[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    """Returns gradients as they lie in a bucket, with zeros for those that are not there."""
+    flat, at = torch.zeros_like(bucket.buffer()), 0
+    for parameter in bucket.parameters():
+        if parameter in held:
+            flat[at : at + parameter.numel()] = held[parameter].reshape(-1)
+        at += parameter.numel()
+    return flat
 
 
 def _flat(parameters: Iterable[torch.nn.Parameter], gradients: Mapping[torch.nn.Parameter, torch.Tensor | None]) -> torch.Tensor:

@@ -11,6 +11,7 @@ from rekindle_training.adapter.gradients import Gradients
 from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.own_buffers import OwnBuffers
 from rekindle_training.adapter.state import State, Stateful
+from rekindle_training.data.shares import Shares
 from rekindle_training.wire import LARGEST_OWN
 
 OWN_BUFFERS, ATTRIBUTES, FULLY_SHARDED = "own buffers", "attributes", "fully_shard"
@@ -37,7 +38,7 @@ class Trained:
     gradients: Gradients = field(init=False, default_factory=Gradients)
     """Gradients that are held between two steps."""
     carried: dict[int, Own] = field(init=False, default_factory=dict)
-    """State of the missing ranks whose shares this one carries, by rank."""
+    """State of the shares that this rank carries besides its own one, by share."""
 
     def __post_init__(self) -> None:
         given = {"optimizer": self.optimizer, **self.shared}
@@ -49,12 +50,17 @@ class Trained:
         if self.accelerator is not None:
             device = torch.device(self.accelerator, getattr(torch, self.accelerator).current_device())
             state.refuse_other_device(self.model, device)
-        size = len(self.take_own().pickled)
+        size = len(self.take_own().pickled) * self.parts
         if size > LARGEST_OWN:
             raise ValueError(
                 f"session(data): the state of {type(self.data).__name__} has {size / 1e6:.1f} MB, of which a pause can take "
                 f"{LARGEST_OWN / 1e6:.1f} MB along; keep what it is made from, such as a seed and a position"
             )
+
+    @property
+    def parts(self) -> int:
+        """Number of shares of each rank at full size."""
+        return self.data.parts if isinstance(self.data, Shares) else 1
 
     @property
     def objects(self) -> list[object]:

@@ -21,6 +21,8 @@ class WholeReplicas:
 
     living: tuple[DistributedDataParallel, ...] = ()
     """Wrappers that send buffers. FSDP sends none."""
+    is_last = True
+    """The gradients are summed after each loop over the batches of a step."""
 
     def __init__(self, sharded: FullySharded, sums: Sums, rank: int) -> None:
         self.sums, self._sharded = sums, sharded
@@ -105,8 +107,13 @@ def _wrong_order(ranks: torch.Tensor) -> str:
     return f"the device mesh has the ranks {ranks.tolist()}; accepted are replicas in ascending order"
 
 
-def refuse_indivisible(sharded: FullySharded, world_size: int) -> None:
-    """Raises ValueError where the ranks of the job cannot be divided into whole replicas."""
+def refuse_indivisible(sharded: FullySharded, world_size: int, parts: int) -> None:
+    """Raises ValueError where the ranks of the job cannot be divided into whole replicas, or their shares are divided."""
+    if parts > 1:
+        raise ValueError(
+            f"session(data=shares): shares(parts={parts}) are not accepted for a model that is sharded by fully_shard; accepted "
+            "is parts=1"
+        )
     for info in sharded.mesh_infos:
         if world_size % (shards := info.mesh.size(info.shard_mesh_dim)):
             raise ValueError(

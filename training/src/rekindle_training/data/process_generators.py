@@ -4,6 +4,7 @@ States are read twice in each step, so the state of a generator that has not mov
 """
 
 import ctypes
+import hashlib
 import pickle
 import random
 import struct
@@ -48,6 +49,23 @@ def put(states: States, module: str | None) -> None:
         _numpy_moved = None  # a normal number drawn in advance is another one, beside the same twister
     if module is not None and states.accelerator is not None:
         getattr(torch, module).set_rng_state(_tensor(states.accelerator))
+
+
+def derive(number: int, module: str | None) -> None:
+    """Seeds all generators, each by its own state and a number. A generator that the script has not seeded differs each time."""
+    random.seed(f"{number} {random.getstate()}")
+    torch.default_generator.manual_seed(_mixed(number, _bytes(torch.default_generator.get_state())))
+    if "numpy" in sys.modules:
+        numpy: Any = sys.modules["numpy"].random
+        if type(numpy.get_bit_generator()) is numpy.MT19937:  # no other one can be seeded in place
+            numpy.seed(_mixed(number, repr(numpy.get_state(legacy=False)["state"]["key"].tolist()).encode()) % 2**32)
+    if module is not None:
+        accelerator = getattr(torch, module)
+        accelerator.manual_seed(_mixed(number, _bytes(accelerator.get_rng_state())))
+
+
+def _mixed(number: int, state: bytes) -> int:
+    return int.from_bytes(hashlib.sha256(b"%d " % number + state).digest()[:8]) >> 1
 
 
 # ---- generators whose state takes long to read: what they have in memory shows whether they moved

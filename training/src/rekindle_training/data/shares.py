@@ -1,7 +1,8 @@
 """Data of a job whose number of ranks may change: `session(..., data=rekindle_training.shares(make_loader))`.
 
 The data is divided among the ranks of the job at full size, and stays divided so. A rank that carries the share of a missing one
-draws from that share's loader too. So no sample is lost or drawn twice, whatever ranks leave and come back.
+draws from that share's loader too. So no sample is lost or drawn twice, whatever ranks leave and come back. If each rank has
+several parts, the parts of a missing one are spread over the others.
 """
 
 from collections.abc import Callable, Collection
@@ -12,15 +13,15 @@ from rekindle_training.data.batches import Batches, batches
 
 
 class Shares:
-    """Batches of this rank's share, with a position that a session puts back, and of shares that it carries for others."""
+    """Batches of this rank's own share, with a position that a session puts back, and of further shares that it carries."""
 
-    def __init__(self, make_loader: Callable[[int, int], Any]) -> None:
-        self._make = make_loader
+    def __init__(self, make_loader: Callable[[int, int], Any], parts: int) -> None:
+        self._make, self.parts = make_loader, parts
         self._rank = self._world_size = -1
         self._opened: dict[int, Batches] = {}
 
     def attach(self, rank: int, world_size: int) -> None:
-        """Says which share is this rank's. Called by the session."""
+        """Says which share is this rank's own. Called by the session."""
         self._rank, self._world_size = rank, world_size
 
     def of(self, share: int) -> Batches:
@@ -29,9 +30,14 @@ class Shares:
             raise RuntimeError("shares(make_loader): the share of a rank is known inside the session that has these shares")
         if share not in self._opened:
             before = process_generators.take(None)
-            self._opened[share] = batches(self._make(share, self._world_size))
+            self._opened[share] = batches(self._make(share, self._world_size * self.parts))
             process_generators.put(before, None)
         return self._opened[share]
+
+    @property
+    def further(self) -> range:
+        """Shares that this rank carries besides its own one at full size."""
+        return range(self._rank + self._world_size, self._world_size * self.parts, self._world_size)
 
     def close(self, keep: Collection[int]) -> None:
         """Drops the loaders of shares that this rank carries no more."""
@@ -71,19 +77,31 @@ class Shares:
         self.of(self._rank).load_state_dict(state)
 
 
-def shares(make_loader: Callable[[int, int], Any]) -> Shares:
+def shares(make_loader: Callable[[int, int], Any], parts: int = 1) -> Shares:
     """Returns data for a job that may go on with fewer ranks, for `session(data=...)` and `training.batches()` in its loop.
 
     Args:
-        make_loader: Is given a rank and the number of ranks of the job at full size, and returns the loader of that rank's
-            share, as `batches` accepts it. It is also called for other ranks while they are missing.
+        make_loader: Is given the number of a share and the number of all shares, and returns the loader of that share, as
+            `batches` accepts it. Of W ranks, rank r has the shares r, r + W, r + 2W and so on. It is also called for shares of
+            missing ranks.
+        parts: Shares of each rank at full size. With more than one, those of a missing rank are spread over all others. The
+            loop gets a batch of each share, and the optimizer the mean over all of them: divide the size of a batch by `parts`.
 
     Raises:
-        TypeError: what is given is no function.
+        TypeError: what is given is no function, or `parts` is no whole number.
+        ValueError: there is less than one part.
     """
     if not callable(make_loader):
         raise TypeError(
             f"shares(make_loader): {type(make_loader).__name__} is not accepted; give a function of a rank and the number of "
             "ranks that returns a loader, as in shares(lambda rank, world_size: DataLoader(...))"
         )
-    return Shares(make_loader)
+    return Shares(make_loader, _count(parts))
+
+
+def _count(parts: object) -> int:
+    if isinstance(parts, bool) or not isinstance(parts, int):
+        raise TypeError(f"shares(parts): {parts!r} is not accepted; give a whole number from 1")
+    if parts < 1:
+        raise ValueError(f"shares(parts): {parts} is not accepted; give a whole number from 1")
+    return parts

@@ -16,6 +16,7 @@ parser.add_argument("--seed", type=int, default=1)
 parser.add_argument("--step-ms", type=float, default=0, help="a batch takes at least this long")
 parser.add_argument("--step-ms-file", default="", help="once this file is there, it says how long a batch takes")
 parser.add_argument("--checkpoint-every", type=int, default=0)
+parser.add_argument("--parts", type=int, default=1, help="shares of each rank; each has a batch of the same size in a step")
 options = parser.parse_args()
 
 torch.manual_seed(options.seed)
@@ -23,7 +24,7 @@ model = GPT()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=options.steps)
 rank = int(os.environ["RANK"])
-text = rekindle_training.shares(lambda share, _shares: Text(options.seed, share))
+text = rekindle_training.shares(lambda share, _shares: Text(options.seed, share), options.parts)
 torch.manual_seed(options.seed * 1000 + rank)
 
 with rekindle_training.session(

@@ -135,7 +135,7 @@ class Growth:
 
     def _plan(self, standstill: Standstill) -> Plan:
         transfers = procedures.sources(sorted(self._membership.present), self.ranks, standstill.replicas)
-        then = with_(self._before, self.ranks, replicas(len(self._before), standstill.replicas.values()))
+        then = with_(self._before, self.ranks, replicas(self._membership.world_size, standstill.replicas.values()))
         has: dict[int, set[int]] = {rank: set() for rank in self.ranks | self._membership.present}
         for share, carrier in enumerate(self._before):
             has[carrier].add(share)

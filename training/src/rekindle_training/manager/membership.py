@@ -37,6 +37,9 @@ class Doubted(NamedTuple):
 class Membership:
     """All processes of one job."""
 
+    parts = 1
+    """Number of shares of each rank at full size, as the ranks say."""
+
     def __init__(self, world_size: int, ranks_per_pod: int = 1) -> None:
         self.world_size, self._ranks_per_pod = world_size, ranks_per_pod
         self.on_lost: Callable[[RankProcess], None] = lambda _: None
@@ -48,8 +51,8 @@ class Membership:
         self.on_heard: Callable[[RankProcess, RankMessage], None] = lambda _process, _message: None
         """Called with each message of a process."""
         self.generation = 0
-        self.carriers = tuple(range(world_size))
-        """Rank that carries the share of each rank, by rank. Ranks that carry none are missing."""
+        self.carriers = self.at_full_size
+        """Rank that carries each share. Ranks that carry none are missing."""
         self.stopped = 0
         """Generation whose ranks were asked to stand, the last one."""
         self.took_over = False
@@ -85,6 +88,11 @@ class Membership:
     def has_just_taken_over(self) -> bool:
         """True for some time after a takeover, while the control plane repeats its earlier orders to this manager."""
         return self.took_over and time.monotonic() - self._took_over_at < TOLD_AGAIN_SECONDS
+
+    @property
+    def at_full_size(self) -> tuple[int, ...]:
+        """Rank that carries each share while no rank is missing."""
+        return tuple(range(self.world_size)) * self.parts
 
     @property
     def present(self) -> frozenset[int]:
@@ -187,7 +195,7 @@ class Membership:
         """Begins a new generation. Former members that are no longer members are ignored from now on.
 
         Args:
-            carriers: rank that carries each rank's share from now on. Empty: as before.
+            carriers: rank that carries each share from now on. Empty: as before.
         """
         self.generation += 1
         self.carriers = tuple(carriers) or self.carriers
@@ -238,7 +246,21 @@ class Membership:
             f"--nproc-per-node of rekindle-manager say: {own[0]} ranks, {own[1]} in each pod"
         )
 
+    def parts_problem(self, hello: Hello) -> str:
+        """Returns the problem with the number of parts of a process's shares. Empty: it is that of the others, or it is alone."""
+        others = [process for process in self._known.values() if process.identity != hello.process and not process.dismissed]
+        said = hello.parts or 1
+        if not others or said == self.parts:
+            return ""
+        return (
+            f"rank {hello.rank}: its data are shares(parts={said}), and those of rank {others[0].rank} are "
+            f"shares(parts={self.parts}); accepted is the same number on all ranks"
+        )
+
     def enroll(self, hello: Hello, generation: int) -> tuple[RankProcess, Outbox]:
+        if (hello.parts or 1) != self.parts:
+            self.parts = hello.parts or 1
+            self.carriers = self.at_full_size
         process = self._known.get(hello.process) or RankProcess(hello, self._lose, self.lives)
         self._known[hello.process] = process
         outbox = process.attach(hello, max(generation, process.generation))
@@ -330,7 +352,7 @@ class Membership:
         if generation > self.generation:
             log.info("process replaced by another", extra={"generation": generation})
             self.generation, self.took_over, self._took_over_at = generation, True, time.monotonic()
-            self.carriers = tuple(carriers) or tuple(range(self.world_size))
+            self.carriers = tuple(carriers) or self.at_full_size
             here = {rank: member for rank, member in self.members.items() if rank in self.present}
             stay = {rank: member for rank, member in here.items() if self.lives(member.identity)}
             self.dismiss(

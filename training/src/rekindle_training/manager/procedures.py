@@ -74,7 +74,7 @@ class Plan:
     stands: bool = False
     """True if all ranks stand after the rebuild until the order to go on."""
     carriers: tuple[int, ...] = ()
-    """Rank that carries each rank's share from now on, by rank. Empty: as before, or its own where all begin."""
+    """Rank that carries each share from now on. Empty: as before, or as at full size where all begin."""
     shares: Mapping[int, Sequence[Share]] = field(default_factory=dict)
     """Shares that ranks are sent, by rank."""
 
@@ -161,7 +161,7 @@ async def resume(membership: Membership) -> dict[int, RankMessage]:
 
 async def rebuild(membership: Membership, store: Store, members: Members, plan: Plan, limit: float) -> dict[int, RankMessage]:
     """Makes `members` the next generation. Returns after one more step on all ranks, or when all stand in the new generation."""
-    membership.install(members, tuple(range(membership.world_size)) if plan.begins else plan.carriers)
+    membership.install(members, membership.at_full_size if plan.begins else plan.carriers)
     if plan.begins:
         membership.follow_links(members)
     answer = "paused" if plan.stands else "stepped"

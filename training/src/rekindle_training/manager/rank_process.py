@@ -66,7 +66,7 @@ class RankProcess:
         """
         self.said_backup_link = hello.backup_link
         self.carriers: tuple[int, ...] = ()
-        """Rank that carries each rank's share in the generation of the process. Empty: all ranks are there."""
+        """Rank that carries each share in the generation of the process. Empty: all ranks are there."""
         self.stepped = 0
         """First step that the process completed in this generation, or under this manager. 0 before that."""
         self.steps_lost = 0

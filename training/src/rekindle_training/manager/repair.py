@@ -261,7 +261,8 @@ class Repair:
     ) -> Plan:
         """Returns the plan with the shares that ranks carry for those that leave, or are missing."""
         before = self._membership.carriers
-        then = without(before, leaving, replicas(len(before), (at.replicas for at in standing.values())))
+        whole = replicas(self._membership.world_size, (at.replicas for at in standing.values()))
+        then = without(before, leaving, whole)
         held = {one.rank: one.own_state for at in standing.values() for one in at.kept if one.step == found.step}
         has = {rank: at.shares for rank, at in standing.items() if rank not in {*replaced, *leaving}}
         transfers = tuple(pair for pair in found.transfers if pair[1] not in leaving)

@@ -11,7 +11,7 @@ from rekindle_training.manager.membership import Membership
 from rekindle_training.manager.pods import Pods
 from rekindle_training.manager.rank_process import Outbox, RankProcess
 from rekindle_wire import protocol_problem
-from rekindle_wire.training_pb2 import ManagerMessage, PodOrder, PodState, RankMessage
+from rekindle_wire.training_pb2 import Hello, ManagerMessage, PodOrder, PodState, RankMessage
 from rekindle_wire.training_pb2_grpc import PodsServicer, RanksServicer
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class RanksService(RanksServicer):
         first = await anext(request_iterator, None)
         if first is None:
             return
-        if problem := protocol_problem(first.hello.protocol) or self._membership.shape_problem(first.hello):
+        if problem := self._problem(first.hello):
             log.error("process refused", extra={"rank": first.hello.rank, "reason": problem})
             await context.abort(StatusCode.FAILED_PRECONDITION, problem)
         if first.hello.last_words:
@@ -49,6 +49,13 @@ class RanksService(RanksServicer):
         finally:
             listening.cancel()
             self._membership.depart(process, outbox)
+
+    def _problem(self, hello: Hello) -> str:
+        """Returns why a process is refused. Empty: it is not."""
+        membership = self._membership
+        if problem := protocol_problem(hello.protocol) or membership.shape_problem(hello):
+            return problem
+        return "" if hello.last_words else membership.parts_problem(hello)
 
     async def _listen(self, process: RankProcess, messages: AsyncIterator[RankMessage], outbox: Outbox) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Decides which rank carries whose share of a batch when replicas leave or come back.
+"""Decides which rank carries which shares of a batch when replicas leave or come back.
 
 A replica is a rank, or all ranks over which one model is sharded. Its shares are carried by one other replica, each by the rank
 that holds the same part of what is trained.
@@ -12,7 +12,7 @@ from rekindle_training.manager.replacements import CannotRepair
 from rekindle_wire.training_pb2 import Share
 
 Carriers = tuple[int, ...]
-"""Rank that carries the share of each rank, by rank. Empty: each carries its own."""
+"""Rank that carries each share. Of R ranks, rank r has the shares r, r + R, r + 2R and so on at full size."""
 Held = Mapping[int, bytes]
 """Own state of ranks at one step, by rank, with that of the shares that they carry."""
 Replicas = Sequence[Sequence[int]]
@@ -43,9 +43,9 @@ def replicas(ranks: int, holders: Iterable[Collection[int]]) -> Replicas:
 
 
 def without(carriers: Carriers, leaving: Collection[int], whole: Replicas = ()) -> Carriers:
-    """Returns the carriers when ranks have left. The shares of a replica go to the one that stays and carries the fewest.
+    """Returns the carriers when ranks have left. Each share goes to the replica that stays and carries the fewest.
 
-    The first replica carries the shares of the first one, since wrappers take buffers from the first rank of their group.
+    The first replica carries the first share, since wrappers take buffers from the first rank of their group.
 
     Args:
         whole: all replicas of the job. Empty: each rank is one.
@@ -65,11 +65,13 @@ def without(carriers: Carriers, leaving: Collection[int], whole: Replicas = ()) 
         if carrier is None:
             number, found[share] = fewest[0]
             heapq.heapreplace(fewest, (number + 1, fewest[0][1]))
-    return size.of_ranks([carrier for carrier in found if carrier is not None])
+    return size.of_ranks(_even([carrier for carrier in found if carrier is not None], size))
 
 
 def with_(carriers: Carriers, returning: Collection[int], whole: Replicas = ()) -> Carriers:
-    """Returns the carriers when ranks have come back: each carries its own share again.
+    """Returns the carriers when ranks have come back: each carries its own shares again.
+
+    If ranks are still missing, those that carry more of their shares than others hand some over.
 
     Args:
         whole: all replicas of the job. Empty: each rank is one.
@@ -79,9 +81,25 @@ def with_(carriers: Carriers, returning: Collection[int], whole: Replicas = ()) 
     """
     size = _Size(carriers, whole)
     back = size.numbers(returning)
-    found = [share if share in back else carrier for share, carrier in enumerate(size.carriers)]
+    found = [home if (home := size.home(share)) in back else carrier for share, carrier in enumerate(size.carriers)]
     found[0] = min(found)
-    return size.of_ranks(found)
+    return size.of_ranks(_even(found, size))
+
+
+def _even(carriers: list[int], size: "_Size") -> list[int]:
+    """Evens out how many shares each replica carries, if each has several of its own. The first share stays where it is."""
+    if size.parts == 1:
+        return carriers
+    there, carried = set(carriers), Counter(carriers)
+    movable = {one: [share for share in range(1, len(carriers)) if carriers[share] == one != size.home(share)] for one in there}
+    while True:
+        fullest = min((one for one in there if movable[one]), key=lambda one: (-carried[one], one), default=None)
+        emptiest = min(there, key=lambda one: (carried[one], one))
+        if fullest is None or carried[fullest] - carried[emptiest] < 2:
+            return carriers
+        carriers[movable[fullest].pop()] = emptiest
+        carried[fullest] -= 1
+        carried[emptiest] += 1
 
 
 class _Size:
@@ -90,9 +108,16 @@ class _Size:
     def __init__(self, carriers: Carriers, whole: Replicas) -> None:
         self._whole = whole or [(rank,) for rank in range(len(carriers))]
         self._number = {rank: number for number, ranks in enumerate(self._whole) for rank in ranks}
-        self.carriers = [self._number[carriers[ranks[0]]] for ranks in self._whole]
-        """Replica that carries the shares of each one."""
+        self.parts = len(carriers) // len(self._number)
+        self.carriers = [
+            self._number[carriers[part * len(self._number) + ranks[0]]] for part in range(self.parts) for ranks in self._whole
+        ]
+        """Replica that carries each share of the replicas."""
         self.present = set(self.carriers)
+
+    def home(self, share: int) -> int:
+        """Returns the replica that carries a share at full size."""
+        return share % len(self._whole)
 
     def numbers(self, ranks: Collection[int]) -> set[int]:
         """Returns the replicas of some ranks. Raises CannotRepair where a replica has further ranks."""
@@ -106,11 +131,11 @@ class _Size:
         return found
 
     def of_ranks(self, carriers: Sequence[int]) -> Carriers:
-        """Returns the rank that carries the share of each rank."""
+        """Returns the rank that carries each share of the ranks."""
         found = {
-            rank: self._whole[carrier][place]
-            for number, carrier in enumerate(carriers)
-            for place, rank in enumerate(self._whole[number])
+            share // len(self._whole) * len(self._number) + rank: self._whole[carrier][place]
+            for share, carrier in enumerate(carriers)
+            for place, rank in enumerate(self._whole[self.home(share)])
         }
         return tuple(found[rank] for rank in range(len(found)))
 
@@ -121,7 +146,7 @@ def sent(then: Sequence[int], before: Sequence[int], has: Mapping[int, Collectio
     Args:
         then: carriers after the change.
         before: carriers before it.
-        has: shares of other ranks that each rank has already. A rank that is left out has those that it is to carry.
+        has: shares besides its own one that each rank has already. A rank that is left out has those that it is to carry.
         held: state at the step after which training goes on.
 
     Raises:

@@ -102,6 +102,8 @@ class Processor:
         self._joined_at = 0
         self._owes_step = True
         self._carriers: tuple[int, ...] = ()
+        self.parts = 0
+        """Number of shares of each rank at full size. 0: one, or the data are not divided into shares."""
         self._maintenance: str | None = None
         """Attempt of the maintenance of the latest pause. None: the pause was not for a maintenance."""
         self._ended = threading.Event()
@@ -134,7 +136,7 @@ class Processor:
 
         Args:
             intervals: what it did for that, for traces.
-            carriers: rank that carries each rank's share there. Empty: all ranks are there.
+            carriers: rank that carries each share there. Empty: all ranks are there.
         """
         self._did, self._joined_at = list(intervals), time.time_ns()
         with self._lock:
@@ -250,6 +252,7 @@ class Processor:
             ranks_per_pod=environment.ranks_per_pod,
             carriers=self._carriers,
             snapshots=_snapshots(environment),
+            parts=self.parts,
         )
 
     def _speak(self, outbox: _Outbox) -> Iterator[RankMessage]:
