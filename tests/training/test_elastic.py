@@ -338,6 +338,20 @@ async def test_gradients_are_gathered_for_each_share_apart(
             "static",
             "rank 0: DistributedDataParallel(static_graph=True) has to sum in its first pass, not after those of other shares",
         ),
+        (
+            "sums",
+            (
+                "rank 0: gradients of a batch are summed over ranks several times: put all passes of a batch but its last one "
+                "into `no_sync()`"
+            ),
+        ),
+        (
+            "beside",
+            (
+                "rank 0: an optimizer updates parameters of no model that is wrapped in DistributedDataParallel over the default "
+                "process group"
+            ),
+        ),
         ("norm", "rank 0: SyncBatchNorm needs the batches of all ranks at once"),
         (
             "next",

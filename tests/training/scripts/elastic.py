@@ -3,11 +3,11 @@
 Each rank writes the samples of each step to `samples/RANK.jsonl` when it has drawn them, so that a repeated step is there
 twice. Steps after the first ones take `PACE_MS`. `FAULTS` are `RANK:STEP:PLACE` with commas between them, in which the rank's
 process kills itself once. `KEEPS` is what keeps the number of ranks fixed: `batches`, `groups`, `norm`, `next`, `left`,
-`draws`, `static`, `bare` (no model is wrapped) or `gathers`; `next` and `left` do so from step `KEEPS_FROM` on. With `COUNTS`
-the model counts its passes, in a buffer and in an attribute, and computes with both counts. With `BRANCH` the parameters that
-it uses depend on the batch. With `SYNC` gradients are summed over ranks after each of several batches. `PARTS` is the number of
-shares of each rank. With `TWICE` each batch has two passes, and ranks sum in the second one. With `ZERO_LAST` gradients are
-dropped at the end of a step.
+`draws`, `static`, `sums` (ranks sum in both passes of a batch), `beside` (a layer is not wrapped), `bare` (none is) or
+`gathers`; `next` and `left` do so from step `KEEPS_FROM` on. With `COUNTS` the model counts its passes, in a buffer and in an
+attribute, and computes with both counts. With `BRANCH` the parameters that it uses depend on the batch. With `SYNC` gradients
+are summed over ranks after each of several batches. `PARTS` is the number of shares of each rank. With `TWICE` each batch has
+two passes, and ranks sum in the second one. With `ZERO_LAST` gradients are dropped at the end of a step.
 """
 
 import hashlib
@@ -110,6 +110,8 @@ if os.environ.get("COUNTS"):
 if os.environ.get("BRANCH"):
     layers.append(Branch())
 model = nn.Sequential(layers, nn.SyncBatchNorm(4)) if KEEPS == "norm" else layers  # DDP accepts it on accelerators only
+if KEEPS == "beside":
+    model = nn.Sequential(layers, nn.Linear(4, 4))
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=4)
 data = rekindle_training.batches(make_loader(rank, int(os.environ["WORLD_SIZE"])))
@@ -135,8 +137,8 @@ with rekindle_training.session(model, optimizer, state=[scaler], data=shares, ch
             for micro in range(MICRO):
                 with ddp.no_sync() if micro < MICRO - 1 and "SYNC" not in os.environ else nullcontext():
                     for images in drawn(step):
-                        if "TWICE" in os.environ:
-                            with ddp.no_sync():
+                        if "TWICE" in os.environ or KEEPS == "sums":
+                            with ddp.no_sync() if KEEPS != "sums" else nullcontext():
                                 scaler.scale(ddp(images).sum() / MICRO).backward()
                         scaler.scale(ddp(images).square().mean() / MICRO).backward()
                         fault("between", step)

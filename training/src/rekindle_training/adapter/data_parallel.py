@@ -27,6 +27,9 @@ Flags = dict[str, bool]
 FLAGS = ("require_forward_param_sync", "require_backward_grad_sync")
 """Attributes by which DDP decides about the collectives of its next passes."""
 
+UNWRAPPED = (
+    "an optimizer updates parameters of no model that is wrapped in DistributedDataParallel over the default process group"
+)
 STATIC = "DistributedDataParallel(static_graph=True) has to sum in its first pass, not after those of other shares"
 SAMPLE_RATE = 100
 """Number of iterations from one record of DDP's statistics to the next."""

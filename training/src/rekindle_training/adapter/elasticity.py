@@ -3,7 +3,7 @@
 import torch
 
 from rekindle_training.adapter.boundary import Boundary
-from rekindle_training.adapter.data_parallel import STATIC
+from rekindle_training.adapter.data_parallel import STATIC, UNWRAPPED
 from rekindle_training.adapter.rank import Rank
 
 
@@ -28,6 +28,7 @@ def fixed_size(rank: Rank, boundary: Boundary) -> str:
         "SyncBatchNorm needs the batches of all ranks at once": any(
             isinstance(module, torch.nn.SyncBatchNorm) for module in modules
         ),
+        UNWRAPPED: whole is None and trained.updates_others_than(rank.wrappers.parameters),
         misuse: bool(misuse),
         "gradients are gathered over several steps: put all passes of one update into one `with step:`": boundary.gathers,
     }

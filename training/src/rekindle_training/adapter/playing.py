@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from rekindle_training.adapter import own
-from rekindle_training.adapter.data_parallel import STATIC, DataParallel
+from rekindle_training.adapter.data_parallel import STATIC, UNWRAPPED, DataParallel
 from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.pass_state import PassState
 from rekindle_training.adapter.team import Team
@@ -74,13 +74,8 @@ class Playing:
         """Raises Refused where something trains of which the session does not sum the gradients over all shares."""
         if isinstance(self._reduced, DataParallel) and self._reduced.has_static_graph:
             self._sums.note(STATIC)
-        summed = set(self._reduced.parameters)
-        groups = (group for optimizer in self._trained.optimizers for group in optimizer.param_groups)
-        if any(one.requires_grad and one not in summed for group in groups for one in group["params"]):
-            self._sums.note(
-                "with shares(parts=...), an optimizer updates parameters of no model that is wrapped in DistributedDataParallel "
-                "over the default process group: wrap it"
-            )
+        if self._trained.updates_others_than(self._reduced.parameters):
+            self._sums.note(f"with shares(parts=...), {UNWRAPPED}: wrap it")
 
     def _drawn(self, turn: object) -> Iterator[Any]:
         shares = self._team().shares(self._rank)

@@ -28,6 +28,9 @@ AGAIN = (
     "with shares(parts=...), gradients are summed over ranks several times in one step: put all passes of a batch but its last "
     "one, and all loops over training.batches() but the last, into `no_sync()`"
 )
+AGAIN_IN_LOOP = (
+    "gradients of a batch are summed over ranks several times: put all passes of a batch but its last one into `no_sync()`"
+)
 LOOKS = 4
 """Loops in which it is looked whether a batch has several passes. While ranks are missing, it is looked in each loop."""
 
@@ -55,10 +58,12 @@ class Sums:
         self._joined = False
         """True if the gradients of the next share are added to those of the one before."""
         self._reduced = set[torch.Tensor]()
-        """The first parameter of each bucket that was summed in this step."""
+        """The first parameter of each bucket that was summed in this step, or in this loop if each rank has one share."""
 
     def begin_batches(self) -> None:
         self.has_batch, self._is_open = True, bool(self.same_part)
+        if self._team().parts == 1:  # each share has the sums of earlier loops
+            self._reduced.clear()
 
     def begin(self, parameters: Collection[torch.nn.Parameter], *, is_last: bool) -> None:
         """Lets each group of shares add to the gradients that are there, such as sums of earlier passes of the step.
@@ -183,8 +188,7 @@ class Sums:
         """
         if not self.has_batch:
             self.note(OUTSIDE)
-        if self._team().parts > 1:
-            self._refuse_again(bucket)
+        self._look_for_sums_of_sums(bucket)
         buffer = bucket.buffer()
         with self._places.ours():
             result = self._mean(self._of_units(bucket))
@@ -194,11 +198,11 @@ class Sums:
         done.set_result(result)
         return done
 
-    def _refuse_again(self, bucket: dist.GradBucket) -> None:
-        """Raises Refused if the bucket was summed in this step already: that sum would be divided by all shares again."""
+    def _look_for_sums_of_sums(self, bucket: dist.GradBucket) -> None:
+        """Notes a bucket that was summed already: that sum would be divided by all shares again."""
         first = bucket.parameters()[0]
         if first in self._reduced:
-            self._places.refuse(AGAIN)
+            self.note(AGAIN if self._team().parts > 1 else AGAIN_IN_LOOP)
         self._reduced.add(first)
 
     def _of_units(self, bucket: dist.GradBucket) -> list[torch.Tensor]:

@@ -1,6 +1,6 @@
 """Objects that are trained, as the user gave them to the session, with all ways in which their state is read and written."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -76,6 +76,12 @@ class Trained:
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Returns all given optimizers of torch."""
         return [thing for thing in (self.optimizer, *self.shared.values()) if isinstance(thing, torch.optim.Optimizer)]
+
+    def updates_others_than(self, parameters: Collection[torch.nn.Parameter]) -> bool:
+        """Returns whether an optimizer updates parameters that are none of these."""
+        groups = (group for optimizer in self.optimizers for group in optimizer.param_groups)
+        known = set(parameters)
+        return any(one.requires_grad and one not in known for group in groups for one in group["params"])
 
     def collect(self) -> State:
         """Returns the state that all data parallel ranks share."""
