@@ -160,7 +160,7 @@ class Marathon(ElasticScenario):
 
     async def _is_whole(self) -> bool:
         status = await self._status()
-        return status.state.small is None and status.running is None and not status.state.incidents
+        return status.state.small is None and status.running is None
 
     def more(self, incidents: Sequence[Incident]) -> dict[str, Any]:
         """Adds the faults, the incidents by the mode that ended them, and the speed while faults happened."""
