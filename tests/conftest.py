@@ -12,7 +12,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from tests.support.durations import seconds_by_folder
 from tests.support.sampling import ALL, sampled
-from tests.support.temporal import skipping_server
+from tests.support.temporal import patient_workers, skipping_server
 
 TESTS = str(Path(__file__).parent)
 
@@ -23,6 +23,7 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     settings.register_profile("busy", deadline=None)  # no test is about time: the machine may do other work
     settings.load_profile("busy")
+    patient_workers()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

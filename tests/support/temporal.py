@@ -2,10 +2,13 @@
 
 import sys
 from datetime import timedelta
+from functools import wraps
 from pathlib import Path
+from typing import Any
 
 import hypothesis as _early  # noqa: F401  # see below
 from temporalio.testing import WorkflowEnvironment
+from temporalio.worker._workflow import _WorkflowWorker
 
 from rekindle.temporal import ATTRIBUTES
 from rekindle.worker_plugin import plugin
@@ -33,6 +36,24 @@ demos, and `make test-all`."""
 START_LIMIT = timedelta(minutes=1)
 """Time limit of the server's start. The SDK's five seconds are too short for a busy machine, or one that reads the binary for the
 first time."""
+
+
+TASK_LIMIT = 60.0
+"""Seconds that a task of a workflow may take in a test. The SDK interrupts it after two, which a busy machine may need, and at any
+line, also in callbacks of other libraries. Workers in processes of their own keep the SDK's limit."""
+
+
+def patient_workers() -> None:
+    """Gives the workers and replayers of this process the limit above. The SDK has no setting for it."""
+    make = _WorkflowWorker.__init__
+
+    @wraps(make)
+    def patiently(worker: _WorkflowWorker, *arguments: Any, **options: Any) -> None:
+        make(worker, *arguments, **options)
+        assert worker._deadlock_timeout_seconds, "the SDK has another limit for tasks"
+        worker._deadlock_timeout_seconds = TASK_LIMIT  # type: ignore[assignment]
+
+    _WorkflowWorker.__init__ = patiently  # type: ignore[method-assign,assignment]
 
 
 async def skipping_server(settings: tuple[str, ...] = AT_ONCE) -> WorkflowEnvironment:

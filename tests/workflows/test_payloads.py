@@ -66,6 +66,7 @@ async def test_every_payload_has_an_example() -> None:
 
 @pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
 @pytest.mark.same_path("every payload of a largest job")
+@pytest.mark.timeout(600)  # a minute of computing
 async def test_every_payload_of_the_largest_jobs_is_small(job: Job) -> None:
     """The job has a quarter of its pods failed, or all of them Pending. Names and texts are as long as they may be."""
     converter = pydantic_data_converter.payload_converter
