@@ -39,8 +39,8 @@ first time."""
 
 
 TASK_LIMIT = 60.0
-"""Seconds that a task of a workflow may take in a test. The SDK interrupts it after two, which a busy machine may need, and at any
-line, also in callbacks of other libraries. Workers in processes of their own keep the SDK's limit."""
+"""Seconds that a task of a workflow may take in a test. The SDK interrupts it after two, which a busy machine may need, and at
+any line, also in callbacks of other libraries. Workers in processes of their own keep the SDK's limit."""
 
 
 def patient_workers() -> None:
