@@ -265,8 +265,9 @@ class Scenario(ABC, Generic[Asked]):
     # ---- the undisturbed run
 
     async def _reference(self) -> Path:
-        """Runs the same training undisturbed, in separate processes, once for each seed and length. Returns its directory."""
-        directory = self._directory / f"undisturbed-{self.options.seed}-{self.options.steps}"
+        """Runs the same training undisturbed, in separate processes, once for each script, seed and length. Returns its directory."""
+        script = self.options.script.rpartition(".")[2]
+        directory = self._directory / f"undisturbed-{script}-{self.options.seed}-{self.options.steps}"
         if not directory.exists():
             self.tell(Step(text="undisturbed run, to compare with"))
             await run_undisturbed(directory, self.options)
