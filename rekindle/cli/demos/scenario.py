@@ -265,7 +265,8 @@ class Scenario(ABC, Generic[Asked]):
     # ---- the undisturbed run
 
     async def _reference(self) -> Path:
-        """Runs the same training undisturbed, in separate processes, once for each script, seed and length. Returns its directory."""
+        """Runs the same training undisturbed, in separate processes, once for each script, seed and length. Returns its
+        directory."""
         script = self.options.script.rpartition(".")[2]
         directory = self._directory / f"undisturbed-{script}-{self.options.seed}-{self.options.steps}"
         if not directory.exists():
