@@ -234,7 +234,7 @@ async def test_kubernetes_is_examined_although_temporal_is_away(
 
 
 async def test_a_name_that_no_namespace_has_is_bad_input(tmp_path: Path) -> None:
-    """It would be a part of the paths that are asked for, and is no trouble of the cluster."""
+    """A bad name is refused before the cluster is asked: it would become a part of the paths."""
     (tmp_path / "config").write_text("{}")
     for name in ("A_b", "../kube-system"):
         with pytest.raises(BadInput, match=re.escape(f"--namespace: {name!r} is not accepted")):

@@ -122,7 +122,7 @@ def policy(name: str) -> Object:
 async def test_a_policy_that_was_made_weaker_is_found(
     name: str, change: Object, health: Health, words: str, server: tuple[ScriptedApi, Api]
 ) -> None:
-    """Its binding may be as it was."""
+    """A weaker policy is named, also where its binding is unchanged."""
     scripted, api = server
     thing = copy.deepcopy(policy(name))
     for key, value in change.items():
@@ -240,7 +240,7 @@ async def test_the_pods_behind_the_service_are_told_apart(
 
 
 async def test_namespaces_that_were_not_asked_about_are_counted(server: tuple[ScriptedApi, Api]) -> None:
-    """All is allowed, as far as it was asked for."""
+    """The doctor asks about three namespaces, and says how many it did not ask about."""
     _, api = server
     found = await links(api, Settings(namespaces=tuple(f"team-{number}" for number in range(10))))
     assert found["rights of watcher"].words.endswith("; those in 7 of its 10 namespaces were not asked for")
@@ -248,7 +248,7 @@ async def test_namespaces_that_were_not_asked_about_are_counted(server: tuple[Sc
 
 @pytest.mark.parametrize("webhooks", [[None], [{"name": "a"}], [{"clientConfig": 5}], {"a": None}])
 async def test_an_odd_configuration_ends_no_examination(webhooks: object, server: tuple[ScriptedApi, Api]) -> None:
-    """The links behind it are examined."""
+    """The links that follow it are examined."""
     scripted, api = server
     configuration = {"kind": "any", "metadata": {"name": "rekindle-webhook"}, "webhooks": webhooks}
     await scripted.put("/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations", configuration)

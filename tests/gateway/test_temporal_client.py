@@ -120,7 +120,7 @@ async def test_an_identity_that_may_only_work_in_its_namespace_is_accepted(monke
 
 
 async def test_an_attribute_of_another_type_is_named_with_both_types(own_server: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No process could write such an attribute."""
+    """The process does not start, since it could not write such an attribute."""
     name = Attributes.VERDICT.name
     namespace, operator = own_server.namespace, own_server.operator_service
     monkeypatch.setenv("TEMPORAL_ADDRESS", own_server.service_client.config.target_host)

@@ -190,7 +190,7 @@ def test_the_path_of_the_checkout_may_have_any_character(machine: Machine, tool:
 
 @pytest.mark.parametrize("what", ["file", "link"])
 def test_what_stands_in_the_way_of_the_images_is_replaced(machine: Machine, what: str, tmp_path: Path) -> None:
-    """Nothing behind a link is touched."""
+    """A file or a link is replaced by the folder, and the target of the link is not touched."""
     machine.has("buildah")
     machine.target.parent.mkdir()
     (tmp_path / "other").mkdir()

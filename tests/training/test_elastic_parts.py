@@ -80,7 +80,7 @@ async def test_the_shares_of_a_lost_rank_are_spread_over_all_others(elastic: Job
 
 
 async def test_one_rank_carries_all_shares(elastic: Job, gateway: GatewayPeer, whole: Whole) -> None:
-    """All others are lost, the first one among them."""
+    """Three of four ranks are lost, rank 0 among them, and the last one trains on with all shares."""
     await elastic.start()
     await elastic.reached(3)
     await smaller(elastic, gateway, 0, 3, 1)
@@ -133,7 +133,7 @@ async def test_gradients_of_a_group_are_added_up_in_its_order(
 async def test_a_rank_with_several_shares_is_replaced_in_its_pod(
     place: str, zero_last: str, elastic: Job, gateway: GatewayPeer, whole: Whole
 ) -> None:
-    """Its new process goes on with all of them: at full size, and with those of a missing rank. Others drop what they have added
+    """The new process goes on with all shares: at full size, and with those of a missing rank. Other ranks drop what they have added
     up in the step, wherever the script drops its gradients."""
     elastic.environment["FAULTS"] = f"1:4:{place},0:12:{place}"
     if zero_last:
@@ -157,7 +157,7 @@ async def test_a_rank_with_several_shares_is_replaced_in_its_pod(
 
 
 async def test_a_backup_pod_takes_all_shares_of_a_rank(elastic: Job, gateway: GatewayPeer, whole: Whole) -> None:
-    """It takes them at full size, and from what another pod keeps while a rank is missing."""
+    """The pod takes the shares at full size, and from what another pod keeps while a rank is missing."""
     await elastic.start()
     await elastic.reached(3, rank=1)
     await lost(elastic, gateway, 2)
@@ -312,7 +312,7 @@ def test_parts_that_are_no_number_from_1_are_refused(parts: Any) -> None:
 
 
 def test_further_shares_have_random_numbers_of_their_own() -> None:
-    """They follow from the state of each generator, which stays as it is."""
+    """The numbers of a share follow from the state of each generator, and that state is unchanged."""
 
     def drawn(share: int) -> tuple[float, ...]:
         before = process_generators.take(None)

@@ -354,7 +354,7 @@ async def test_a_rollback_reaches_a_worker_that_never_stopped(temporal: Workflow
 
 
 async def test_a_new_version_that_is_not_rolled_out_any_more_does_not_take_over(temporal: WorkflowEnvironment) -> None:
-    """Its pod started late, and the Deployment has gone on, or back, meanwhile."""
+    """A pod may start late, when the Deployment has gone on, or back, to another version."""
     async with upgrade(temporal) as this:
         late = Rollouts(Rollout("2", "3"))
         await this.new.start(rollout=late.look)
