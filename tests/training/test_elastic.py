@@ -377,6 +377,7 @@ async def test_a_script_that_needs_all_its_ranks_offers_no_smaller_size(
     assert await lost(elastic, gateway, 3) == ["recover", "dump", "exit"]
     await gateway.smaller(3)
     assert await status(gateway) == ("downgrade", 406, f"the number of ranks cannot change: {reason}")
+    assert "smaller size not offered" in elastic.outputs()
     await gateway.elsewhere(3, uuid="attempt-2")
     await elastic.backup(3)
     assert (await status(gateway, 2))[:2] == ("recover", 0)

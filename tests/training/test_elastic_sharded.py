@@ -92,6 +92,7 @@ async def test_the_last_replica_does_not_leave(elastic: Job, gateway: GatewayPee
     kill_rank(elastic, 1)
     await gateway.report("ReportProcessFault", 2)
     assert await opened(gateway, 1, uuid="attempt-2", number=2) == ["exit"]
+    assert "repair not offered" in elastic.outputs()
     await gateway.smaller(0, uuid="attempt-2")
     assert await status(gateway, 2) == ("downgrade", 406, "no rank would be left to train")
 

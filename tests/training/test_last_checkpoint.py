@@ -224,10 +224,11 @@ async def test_an_update_that_ranks_had_not_told_each_other_is_told_after_the_re
 
 
 async def test_a_shard_that_nobody_has_any_more_cannot_be_saved(job: Job, gateway: GatewayPeer) -> None:
-    """Both ranks that had the shard are lost, so that only the restart from the periodic checkpoint is left."""
+    """Both ranks that had the shard are lost, so that only the restart from the periodic checkpoint is left. The log says why."""
     job.script, job.arguments = script("sharded.py"), []
     job.environment["FAULTS"] = "1:5:behind,3:5:behind"
     assert await killed(job, gateway, 1, 3) == ["exit"]
+    assert re.search(r"repair not offered.*no rank that is left holds the shard of rank", job.outputs())
 
 
 async def test_a_script_that_keeps_its_own_checkpoints_writes_no_last_one(job: Job, gateway: GatewayPeer) -> None:

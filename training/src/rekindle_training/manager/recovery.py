@@ -331,12 +331,19 @@ class Recovery:
         membership, vacant = self._means.membership, self._means.membership.vacant
         positions = {**standing, **{rank: Standing(place=Standing.LOST) for rank in vacant}}
         goes_back = not membership.missing and can_go_back(positions, vacant)
-        if not (_succeeds(lambda: refuse_final(membership)) and (goes_back or _succeeds(lambda: plan(positions)))):
+        problem = _problem(lambda: refuse_final(membership)) or ("" if goes_back else _problem(lambda: plan(positions)))
+        if problem:
+            log.warning("repair not offered", extra={"reason": problem})
             return []
         repairs = [RECOVER] if vacant else [RETRY, RECOVER]
-        if not fixed_size(standing) and len(membership.present) > self._ranks_that_leave(standing):
+        if reason := fixed_size(standing):
+            log.info("smaller size not offered", extra={"reason": reason})
+        elif len(membership.present) > self._ranks_that_leave(standing):
             repairs.append(DOWNGRADE)
-        return [*repairs, DUMP] if _succeeds(lambda: plan_of_save(membership, standing)) else repairs
+        if reason := _problem(lambda: plan_of_save(membership, standing)):
+            log.info("last checkpoint not offered", extra={"reason": reason})
+            return repairs
+        return [*repairs, DUMP]
 
     def _ranks_that_leave(self, standing: Standings) -> int:
         """Returns the least number of ranks that leave together: those of a pod, or those of a replica."""
@@ -394,12 +401,13 @@ def fixed_size(standing: Standings) -> str:
     return next((f"rank {rank}: {at.fixed_size}" for rank, at in sorted(standing.items()) if at.fixed_size), "")
 
 
-def _succeeds(planning: Callable[[], object]) -> bool:
+def _problem(planning: Callable[[], object]) -> str:
+    """Returns why a plan cannot be made. Empty: it can."""
     try:
         planning()
-    except CannotRepair:
-        return False
-    return True
+    except CannotRepair as error:
+        return str(error)
+    return ""
 
 
 async def _cancelled(*works: "asyncio.Future[Any]") -> None:
