@@ -133,8 +133,8 @@ async def test_gradients_of_a_group_are_added_up_in_its_order(
 async def test_a_rank_with_several_shares_is_replaced_in_its_pod(
     place: str, zero_last: str, elastic: Job, gateway: GatewayPeer, whole: Whole
 ) -> None:
-    """The new process goes on with all shares: at full size, and with those of a missing rank. Other ranks drop what they have added
-    up in the step, wherever the script drops its gradients."""
+    """The new process goes on with all shares: at full size, and with those of a missing rank. Other ranks drop what they
+    have added up in the step, wherever the script drops its gradients."""
     elastic.environment["FAULTS"] = f"1:4:{place},0:12:{place}"
     if zero_last:
         elastic.environment["ZERO_LAST"] = zero_last
