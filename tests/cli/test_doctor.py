@@ -20,6 +20,7 @@ from temporalio.testing import WorkflowEnvironment
 from rekindle import doctor
 from rekindle.cli import doctor as doctor_command
 from rekindle.cli.doctor import on_kubernetes
+from rekindle.cli.on_kubernetes import kubeconfig_of, usual_kubeconfig
 from rekindle.cli.output import Format
 from rekindle.cli.ports import free_ports
 from rekindle.client import Rekindle
@@ -194,6 +195,15 @@ async def test_without_a_kubeconfig_one_line_says_so(monkeypatch: pytest.MonkeyP
     assert (link.name, link.health) == ("Kubernetes", Health.UNKNOWN)
     assert link.words == "not examined, because there is no kubeconfig"
     assert "--kubeconfig" in link.mend
+
+
+def test_several_kubeconfigs_are_given_on_as_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """KUBECONFIG may name several files, of which those that are there are merged, as kubectl does."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.write_text("{}")
+    two.write_text("{}")
+    monkeypatch.setenv("KUBECONFIG", f"{one}:{tmp_path / 'none'}:{two}")
+    assert usual_kubeconfig() == kubeconfig_of(None, "anybody") == f"{one}:{two}"
 
 
 async def test_without_the_client_of_kubernetes_one_line_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
