@@ -100,9 +100,11 @@ class Marathon(ElasticScenario):
         await self._note()
 
     async def trains_until(self, step: int) -> None:
-        """Waits until rank 0 has completed a step. The step logs of a long job are too large to be read whole each time."""
+        """Waits until rank 0 has completed a step. The step logs of a long job are too large to be read whole each time.
+
+        A restart that a further fault ends is given up, and followed by another one.
+        """
         while (done := self._step()) < step:
-            await self._raise_if_given_up()
             await until(partial(self._has_done, done + 1), f"step {done + 1} of the job, see {self.job_directory / 'logs'}")
 
     async def _has_done(self, step: int) -> bool:
@@ -156,7 +158,6 @@ class Marathon(ElasticScenario):
     async def _note(self) -> None:
         """Keeps the incidents that the job's workflow still has."""
         self.seen |= {one.number: one for one in (await self._status()).state.history}
-        await self._raise_if_given_up()
 
     async def _is_whole(self) -> bool:
         status = await self._status()
