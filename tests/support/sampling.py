@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 PROSE = {"CHANGELOG.md", "README.md", "docs"}
 
 MOST_CASES = 2
-ONE_OF = 5
+ONE_OF = 10
 COSTLY = {"temporal", "zygote", "kubeconfig", "product", "stack"}
 """Fixtures that start a Temporal server, ranks, a Kubernetes control plane, the product, or all of it on Kubernetes."""
 
