@@ -224,6 +224,12 @@ class Loader(yaml.SafeLoader):
 
     level = 0
 
+    def __init__(self, text: str) -> None:
+        """Args:
+        text: YAML, or JSON with any indentation. YAML accepts no tabs before a key.
+        """
+        super().__init__(text.replace("\t", " ") if text.lstrip().startswith("{") else text)
+
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         self.level += 1
         if self.level > DEEPEST:

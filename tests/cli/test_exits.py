@@ -25,6 +25,12 @@ def ended(*arguments: str, stdout: int, stderr: int = subprocess.PIPE, before: s
     return subprocess.run(command, stdout=stdout, stderr=stderr, text=True, timeout=60, check=False)
 
 
+def closed(stream: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command one of whose streams a shell has closed."""
+    command = ("sh", "-c", f'exec "$@" {stream}', "sh", sys.executable, "-P", "-m", "rekindle", *arguments)
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
 @pytest.fixture
 def unread() -> Iterator[int]:
     """A pipe that is no longer read, as after `head -1`."""
@@ -46,6 +52,21 @@ def test_output_that_cannot_be_written_is_told_apart() -> None:
         process = ended(*ALL, stdout=full.fileno())
     assert process.returncode == Exit.UNWRITTEN
     assert "could not be written: [Errno 28]" in process.stderr
+
+
+@pytest.mark.parametrize("arguments", [ALL, (*ALL, "-o", "json"), ("--help",)], ids=["text", "json", "help"])
+def test_output_that_is_closed_cannot_be_written(arguments: tuple[str, ...]) -> None:
+    """`rekindle ... >&-`: nobody has read the answer."""
+    process = closed(">&-", *arguments)
+    assert process.returncode == Exit.UNWRITTEN
+    assert "could not be written: [Errno 9]" in process.stderr
+
+
+def test_input_that_is_closed_cannot_be_read() -> None:
+    """`rekindle check - <&-`: a file that cannot be read is bad input."""
+    process = closed("<&-", "check", "-")
+    assert process.returncode == Exit.BAD_INPUT
+    assert "standard input cannot be read: [Errno 9]" in process.stderr
 
 
 def test_errors_that_nobody_reads_keep_their_code(unread: int) -> None:
