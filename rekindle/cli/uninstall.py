@@ -38,4 +38,4 @@ async def uninstall(
     except asyncio.CancelledError:  # Ctrl-C reached it too
         await process.wait()
         raise
-    return Exit(code) if code in set(Exit) else Exit.OTHERWISE
+    return Exit(code) if code in set(Exit) else Exit.BUG

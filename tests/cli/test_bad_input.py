@@ -184,6 +184,9 @@ def test_a_duration_is_given_in_seconds_or_as_a_duration(monkeypatch: pytest.Mon
         ("TEMPORAL_TLS_CLIENT_CERT_DATA", "half of a pair", "both client cert and private key"),
         ("TEMPORAL_PROFILE", "nobodys", "Profile 'nobodys' not found"),
         ("TEMPORAL_ADDRESS", "here:there", "invalid port number"),
+        ("TEMPORAL_ADDRESS", "https://here:7233", "'https://here:7233' is not accepted (accepted: HOST:PORT"),
+        ("TEMPORAL_ADDRESS", "here", "'here' is not accepted (accepted: HOST:PORT"),
+        ("REKINDLE_PLATFORMS", '["10.0.7.1/24"]', "no network such as 10.0.7.0/24: 10.0.7.1/24 has host bits set"),
     ],
 )
 def test_a_setting_that_means_nothing_is_named(rekindle: Rekindle, name: str, value: str, words: str) -> None:

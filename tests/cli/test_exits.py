@@ -82,6 +82,16 @@ def test_a_bug_is_told_apart() -> None:
     assert process.stderr.endswith("RuntimeError: unheard of\n")
 
 
+def test_a_removal_that_breaks_does_not_say_that_something_is_left() -> None:
+    """Only the code 1 says so. The traceback is shown, as of the command itself."""
+    fail = "async def fail(_): raise RuntimeError('unheard of')"
+    body = f"import sys, workers.removal\n{fail}\nworkers.removal.main = fail\nsys.argv = ['removal']\nworkers.removal.start()"
+    command = (sys.executable, "-P", "-c", body)
+    process = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert process.returncode == Exit.BUG
+    assert process.stderr.endswith("RuntimeError: unheard of\n")
+
+
 @pytest.mark.parametrize("code", Exit)
 def test_each_exit_code_is_documented(code: Exit) -> None:
     """`--help` and the page of the command line name the same ones."""
