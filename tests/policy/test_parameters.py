@@ -234,6 +234,28 @@ def test_a_truth_value_is_not_proposed_where_it_is_not_accepted() -> None:
     assert not found.fix
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("limits", '{"paus": 60}', "limits.paus: unknown field, did you mean pause?"),
+        ("limits", '{"pause": -1}', "limits.pause: input should be greater than 0 seconds"),
+        ("limits", '{"nextOrder": 1}', "limits: settle (0:00:01), release (0:00:10) and look (0:00:05) must together be shorter"),
+        ("limits", "[1]", "limits: must be a mapping of limits to seconds"),
+        ("limits", "a: &a [1]\nb: *a", "limits: is not YAML: it refers to another part of itself"),
+        ("standbys", "17", "standbys: '17' is not accepted, use a whole number from 0 to 16"),
+        ("ranks-per-pod", "two", "ranks-per-pod: 'two' is not accepted, use a whole number from 1"),
+        ("training-side", "torch", "training-side: 'torch' is not accepted (accepted: rekindle, mindio)"),
+    ],
+)
+def test_what_the_cluster_would_refuse_of_a_job_of_others_is_found(key: str, value: str, words: str) -> None:
+    """Such a job is not registered, and nothing would recover it."""
+    metadata = {"name": "gpt", "annotations": {f"rekindle.io/{key}": value}}
+    template = {"spec": {"containers": [{"name": "main", "image": "none"}]}}
+    document = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {"parallelism": 2, "template": template}}
+    (job,) = jobs_of(yaml.safe_dump(document))
+    assert [one for one in findings(job) if f"{one.field}: {one.message}".startswith(f"metadata.annotations.rekindle.io/{words}")]
+
+
 def test_json_may_be_indented_by_tabs() -> None:
     """`kubectl` reads such a file too."""
     (job,) = jobs_of('{\n\t"apiVersion": "batch/v1",\n\t"kind": "Job",\n\t"metadata": {"name": "gpt"}\n}')

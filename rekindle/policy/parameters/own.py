@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from rekindle.errors import BadInput
-from rekindle.model import keys
+from rekindle.model import keys, own_annotations
 from rekindle.model.attachment import Attachment, Progress
 from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, PodTemplate
 from rekindle.model.job import Job, asks_for_graceful_tolerance
@@ -78,7 +78,9 @@ def _object(job: JobFile) -> JobObject:
             pods=max(1, sum(template.replicas for template in job.templates)),
             ranks_per_pod=_ranks_per_pod(job),
             template=PodTemplate(command=("training",)),
-            training_side=annotations.get(keys.TRAINING_SIDE, job.row.side),
+            training_side=annotations.get(keys.TRAINING_SIDE) or job.row.side,
+            standbys=own_annotations.standbys(annotations.get(keys.STANDBYS, "")),
+            limits=own_annotations.limits(annotations.get(keys.LIMITS, "")),
         ),
         graceful_tolerance=asks_for_graceful_tolerance(labels, annotations, variables),
     )
@@ -89,8 +91,7 @@ def _strings(written: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _ranks_per_pod(job: JobFile) -> int:
-    said = job.annotation(keys.RANKS_PER_POD)
-    if ranks := digits(said):
+    if ranks := own_annotations.ranks_per_pod(job.annotation(keys.RANKS_PER_POD) or ""):
         return ranks
     for template in job.templates:
         for container in sequence(template.spec.get("containers")):
