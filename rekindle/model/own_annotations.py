@@ -16,6 +16,10 @@ All existing limits need half of it. An owner may write a hundred times as much,
 """
 
 
+RANK_COUNTS = ("LOCAL_WORLD_SIZE", "NPROC_PER_NODE", "PET_NPROC_PER_NODE")
+"""Variables of a pod that say how many ranks it has, if no annotation does."""
+
+
 class Flat(yaml.SafeLoader):
     """YAML loader that refuses aliases. Ten lines of merged aliases can expand to more than any memory holds."""
 

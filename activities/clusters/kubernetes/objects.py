@@ -34,8 +34,8 @@ from rekindle.model.cluster import (
     Taint,
 )
 from rekindle.model.job import Trait, asks_for_graceful_tolerance
-from rekindle.model.own_annotations import count_of
-from rekindle.model.sizes import LONGEST_NOTE, LONGEST_TEXT, size_problem
+from rekindle.model.own_annotations import RANK_COUNTS, count_of
+from rekindle.model.sizes import LONGEST_LABEL, LONGEST_NOTE, LONGEST_TEXT, size_problem
 from rekindle.model.training_side import TrainingSide
 from rekindle.policy.placement.spares import Occupant
 
@@ -49,12 +49,6 @@ A Job has `FailureTarget` while its pods are deleted, before it has `Failed`.
 
 NEVER_READ = ("managedFields", "images", "volumesAttached", "volumesInUse", "lastHeartbeatTime")
 """Fields of nodes and of their conditions that are never read."""
-
-LONGEST_LABEL = 63
-"""Characters of the value of a label."""
-
-RANK_COUNTS = ("LOCAL_WORLD_SIZE", "NPROC_PER_NODE", "PET_NPROC_PER_NODE")
-"""Variables of a pod that say how many ranks it has."""
 
 
 OF_EVERY_POD = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
