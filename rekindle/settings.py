@@ -126,10 +126,10 @@ class Settings(BaseSettings):
     """Address at which pods on Kubernetes reach the gateway; by default the service of this installation. Source: ClusterD's
     service."""
 
-    temporal_ui: str = Field(default="", pattern=r"^(https?://\S+)?$")
+    temporal_ui: str = Field(default="", pattern=r"^(https?://[^\s/@]+(/\S*)?)?$")
     """Address of Temporal's web UI, such as `https://temporal.example.com`, for the links that commands print.
 
-    Empty: no links are printed.
+    It has no password. Empty: no links are printed.
     """
 
     webhook_port: int = Field(default=8443, ge=0, le=65535)

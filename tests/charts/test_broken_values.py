@@ -88,6 +88,7 @@ BROKEN = (
     ("{takeOver: true, observe: true, service: {name: a}}", "values.takeOver: not accepted beside observe=true"),
     ("takeOver: true", "values.service.name: clusterd-grpc-svc is not accepted with takeOver=true"),
     ("rules: {set: own, own: 'spec: {}'}", "values.rules.own: no file of rules, use one with kind: Rules"),
+    ("temporal: {ui: 'https://me:secret@temporal'}", "use an address such as https://temporal.example.com, without a password"),
     ("limits: {pause: PT0S}", 'values.limits.pause: "PT0S" is not accepted, use more than 0 s'),
     ("limits: {drainAgain: 0.5}", 'values.limits.drainAgain: "0.5" is not accepted, use 1 s or more'),
     ("limits: {approval: P11575D}", 'values.limits.approval: "P11575D" is not accepted, use at most 1000000000 s'),
