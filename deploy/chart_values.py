@@ -226,8 +226,8 @@ ROWS: Sequence[Row] = (
         "",
         TEXT,
         "Address of Temporal's web UI, for the links that commands print.",
-        r"^https?://\S+$",
-        "an address such as https://temporal.example.com",
+        r"^https?://[^\s/@]+(/\S*)?$",
+        "an address such as https://temporal.example.com, without a password",
     ),
     Row("temporal.trial.enabled", False, YES_OR_NO, "Install it."),
     Row("temporal.trial.image", "", TEXT, "Image whose command `temporal` is Temporal's CLI.", IMAGE, "an image with its tag"),
@@ -421,7 +421,14 @@ def names() -> list[str]:
 def known_file() -> str:
     """Returns the content of the file by which the chart recognizes names and judges texts."""
     texts = {row.name: {"pattern": row.pattern, "accepted": row.accepted} for row in ROWS if row.pattern}
-    return json.dumps({"names": names(), "texts": texts}, indent=1) + "\n"
+    return json.dumps({"names": names(), "texts": texts, "limits": dict(_bounds())}, indent=1) + "\n"
+
+
+def _bounds() -> Iterator[tuple[str, dict[str, float]]]:
+    """Yields the default of each limit and its least value in seconds. What has to be above 0 is at least a microsecond."""
+    for one in Limits.model_fields.values():
+        least = next((bound.ge.total_seconds() for bound in one.metadata if hasattr(bound, "ge")), 1e-6)
+        yield str(one.alias), {"default": one.default.total_seconds(), "least": least}
 
 
 def schema() -> str:

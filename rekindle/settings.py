@@ -5,7 +5,7 @@ Address, namespace, mTLS and API key of Temporal are not here: `temporalio.envco
 
 import re
 from datetime import timedelta
-from ipaddress import IPv4Network, IPv6Network
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -126,10 +126,10 @@ class Settings(BaseSettings):
     """Address at which pods on Kubernetes reach the gateway; by default the service of this installation. Source: ClusterD's
     service."""
 
-    temporal_ui: str = Field(default="", pattern=r"^(https?://\S+)?$")
+    temporal_ui: str = Field(default="", pattern=r"^(https?://[^\s/@]+(/\S*)?)?$")
     """Address of Temporal's web UI, such as `https://temporal.example.com`, for the links that commands print.
 
-    Empty: no links are printed.
+    It has no password. Empty: no links are printed.
     """
 
     webhook_port: int = Field(default=8443, ge=0, le=65535)
@@ -179,6 +179,11 @@ class Settings(BaseSettings):
     def _durations(cls, said: object) -> object:
         return {key: _seconds(value) for key, value in said.items()} if isinstance(said, dict) else said
 
+    @field_validator("platforms", mode="before")
+    @classmethod
+    def _networks(cls, said: object) -> object:
+        return tuple(map(_network, said)) if isinstance(said, list | tuple) else said
+
     @property
     def proofs(self) -> dict[str, str]:
         """Proof by which the gateway identifies the clients of each training side, by its name."""
@@ -187,6 +192,13 @@ class Settings(BaseSettings):
     @property
     def socket(self) -> Path:
         return self.cluster_socket or self.state_dir / "cluster.sock"
+
+
+def _network(said: object) -> object:
+    try:
+        return ip_network(said) if isinstance(said, str) else said
+    except ValueError as error:
+        raise ValueError(f"{said!r} is no network such as 10.0.7.0/24: {error}") from error
 
 
 def _seconds(said: object) -> object:

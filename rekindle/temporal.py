@@ -40,6 +40,9 @@ REFUSED = re.compile(r"Unauthenticated|PermissionDenied|valid authentication cre
 QUOTED = re.compile(r"\s*\d*\s*\|")
 """Matches a line of an error that quotes the configuration file: an API key may be in it."""
 
+ADDRESS = re.compile(r"[^/\s]+:[^/\s:]+")
+"""Matches host and port. Without a port, the core would look for a name."""
+
 LISTED_LATE = timedelta(minutes=1)
 """Time in which the list of workflows catches up with events. It usually takes one second."""
 
@@ -92,7 +95,9 @@ async def connect(address: str = "", *, lazy: bool = False, started_here: bool =
         Unavailable: the service does not answer; the message names the address.
     """
     config = ClientConnectConfig() if started_here else _configuration()
-    config["target_host"] = address or config.get("target_host", "localhost:7233")
+    host = config["target_host"] = address or config.get("target_host", "localhost:7233")
+    if ADDRESS.fullmatch(host) is None:
+        raise BadInput(f"TEMPORAL_ADDRESS: {host!r} is not accepted (accepted: HOST:PORT, such as localhost:7233)")
     try:
         return await Client.connect(**config, data_converter=pydantic_data_converter, plugins=plugins, lazy=lazy)
     except (OSError, ValueError) as error:

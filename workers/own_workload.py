@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from math import inf
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -31,8 +31,8 @@ SERVES, ENDED = "Serves", "NotStarted"
 EVERY = 15.0
 """Seconds between two looks at a process that runs."""
 
-HELD = timedelta(minutes=1)
-"""Time for which pods that serve leave alone what another pod said. It says so again at each look, while it lives."""
+HELD = 60.0
+"""Seconds for which pods that serve leave alone what another pod said. It says so again at each look, while it lives."""
 
 TIME = "%Y-%m-%dT%H:%M:%SZ"
 
@@ -66,6 +66,8 @@ class OwnWorkload:
         """Time of the last event of each reason."""
         self._failure = ""
         """Reason for which nothing could be shown, as it was logged."""
+        self._heard = ("", -inf)
+        """What another pod said last, and when this pod saw it first. Clocks of their nodes may differ."""
 
     @asynccontextmanager
     async def explaining(self) -> AsyncIterator[None]:
@@ -111,8 +113,10 @@ class OwnWorkload:
             return bool(there)
         if not there.get("lastTransitionTime") or str(there.get("message")).startswith(self._pod):
             return False
-        written = datetime.strptime(there["lastTransitionTime"], TIME).replace(tzinfo=UTC)
-        return abs(datetime.now(UTC) - written) < HELD
+        said, now = f"{there['lastTransitionTime']} {there['message']}", time.monotonic()
+        if said != self._heard[0]:
+            self._heard = said, now
+        return now - self._heard[1] < HELD
 
     async def _show(self, api: "Api", problem: Problem | None) -> None:
         from activities.clusters.kubernetes.events import About, record

@@ -15,6 +15,7 @@ from rekindle.settings import Settings
 
 if TYPE_CHECKING:  # the local cluster has no client of Temporal, and probes are for Kubernetes
     from aiohttp import web
+    from aiohttp.typedefs import Handler
 
     from workers.exposition import Exposition
 
@@ -92,6 +93,7 @@ class Process:
         self._started = False
         self._check: Check | None = None
         self._runner: web.AppRunner | None = None
+        self._listener: asyncio.Server | None = None
         self._exposition = _exposition(has_temporal) if self.is_observed else None
         self._main: asyncio.Task[Any] | None = None
 
@@ -103,6 +105,8 @@ class Process:
         return self
 
     async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
+        if self._listener:
+            self._listener.close()
         if self._runner:
             await self._runner.cleanup()
         early = isinstance(error, asyncio.CancelledError) and self.stop.is_set() and not self._started
@@ -152,13 +156,22 @@ class Process:
     async def _serve(self) -> None:
         from aiohttp import web
 
-        application = web.Application()
+        from workers.connections import Connections
+
+        @web.middleware
+        async def noted(request: web.Request, handler: "Handler") -> web.StreamResponse:
+            connections.asked(request.protocol)
+            return await handler(request)
+
+        application = web.Application(middlewares=[noted])
         routes = {"/healthz": self._healthz, "/readyz": self._readyz, "/metrics": self._metrics}
         application.add_routes([web.get(path, handler) for path, handler in routes.items()])
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1)
         await self._runner.setup()
+        assert self._runner.server, "it was set up"
+        connections = Connections(self._runner.server)
         try:
-            await web.TCPSite(self._runner, self._host, self._port).start()
+            self._listener = await asyncio.get_running_loop().create_server(connections, self._host, self._port)
         except OSError as error:
             await self._runner.cleanup()
             where = f"{self._host} (REKINDLE_HEALTH_HOST), port {self._port} (REKINDLE_HEALTH_PORT)"

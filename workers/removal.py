@@ -100,6 +100,9 @@ def start() -> NoReturn:
             sys.exit(Exit.UNANSWERED if code is Exit.OTHERWISE else code)  # what may not be looked at is not known to be left
         except OutputLost as error:
             sys.exit(exits.lost(error))
+        except Exception:  # noqa: BLE001  # a bug of ours, whose code would say that something is left
+            sys.excepthook(*sys.exc_info())
+            sys.exit(Exit.BUG)
         sys.exit(Exit.OTHERWISE if left else Exit.DONE)
 
     run(whole)

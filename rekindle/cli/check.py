@@ -114,7 +114,7 @@ def _content(file: Path) -> str | None:
     if str(file) == "-":
         try:
             return sys.stdin.read()
-        except UnicodeDecodeError as error:
+        except (OSError, UnicodeDecodeError) as error:
             raise BadInput(f"FILE: standard input cannot be read: {error}") from error
     if file.suffix not in (".yaml", ".yml", ".json") and "/" not in str(file) and not file.exists():
         return None

@@ -8,9 +8,10 @@ from rekindle.cli.context import control_plane
 from rekindle.cli.output import Format, Output, print_json
 from rekindle.cli.recover import user
 from rekindle.cli.terminal import console
+from rekindle.cli.values import Said
 from rekindle.model.dialogue import Receipt
 
-OnlyMode = Annotated[str, Parameter(name="--mode", help="The mode that is meant; by default the one that waits.")]
+OnlyMode = Annotated[Said, Parameter(name="--mode", help="The mode that is meant; by default the one that waits.")]
 Reason = Annotated[str, Parameter(help="Why; it is part of the verdict.")]
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from cyclopts.types import UInt16
 from cyclopts.validators import Number
 from rich.text import Text
 
@@ -15,18 +14,21 @@ from rekindle.cli.disk import watched
 from rekindle.cli.interrupts import interruptible, on_interrupt
 from rekindle.cli.stack import KUBERNETES, Addresses, ClusterKind, Machine, Ports, running
 from rekindle.cli.terminal import console
+from rekindle.cli.values import Whole, whole
 from rekindle.cli.views import NOW, link
 from rekindle.errors import Unavailable
 
 LOCAL = ClusterKind.LOCAL
 STATE_DIR = Path(".rekindle")
+PORT = Number(gte=0, lte=65_535)
+Port = Annotated[Whole, Parameter(validator=PORT)]
 
 
 async def dev(
     *,
     state_dir: Annotated[Path, Parameter(env_var="REKINDLE_STATE_DIR", help="Database, jobs and logs.")] = STATE_DIR,
-    nodes: Annotated[int, Parameter(validator=Number(gte=1, lte=1000), help="Nodes of the cluster.")] = 3,
-    accelerators: Annotated[int, Parameter(validator=Number(gte=0, lte=1024), help="Accelerators of each node.")] = 2,
+    nodes: Annotated[Whole, Parameter(validator=Number(gte=1, lte=1000), help="Nodes of the cluster.")] = 3,
+    accelerators: Annotated[Whole, Parameter(validator=Number(gte=0, lte=1024), help="Accelerators of each node.")] = 2,
     cluster: Annotated[
         ClusterKind, Parameter(help="kubernetes: a real control plane, with kubelets that run processes.")
     ] = LOCAL,
@@ -36,12 +38,16 @@ async def dev(
     temporal: Annotated[
         str, Parameter(help="host:port of a Temporal service to use, without TLS, instead of a server of its own.")
     ] = "",
-    temporal_port: Annotated[UInt16, Parameter(help="0: any free port.")] = 7233,
-    ui_port: UInt16 = 8233,
-    gateway_port: UInt16 = 8899,
+    temporal_port: Annotated[Port, Parameter(help="0: any free port.")] = 7233,
+    ui_port: Port = 8233,
+    gateway_port: Port = 8899,
     metrics_port: Annotated[
-        UInt16 | None,
-        Parameter(help="First of the ports of metrics for Prometheus; 0: any free ports. Without it there are none."),
+        int | None,
+        Parameter(
+            converter=whole,
+            validator=PORT,
+            help="First of the ports of metrics for Prometheus; 0: any free ports. Without it there are none.",
+        ),
     ] = None,
 ) -> None:
     """Start Temporal, control worker, gateway, watcher and a cluster, until Ctrl-C.

@@ -15,6 +15,7 @@ from rekindle.cli.exits import Exit
 from rekindle.cli.on_kubernetes import EXTRA, is_installed, kubeconfig_of, namespace_of, started, usual_kubeconfig
 from rekindle.cli.output import Format, Output, print_json
 from rekindle.cli.terminal import console
+from rekindle.cli.values import Said
 from rekindle.doctor import examine
 from rekindle.errors import Unavailable
 from rekindle.model.examined import Health, Link, failed, unknown
@@ -32,7 +33,7 @@ async def doctor(
     kubeconfig: Annotated[
         Path | None, Parameter(help="By default the account of the pod, or KUBECONFIG, or ~/.kube/config.")
     ] = None,
-    namespace: Annotated[str, Parameter(help="Namespace of the installation; by default REKINDLE_NAMESPACE.")] = "",
+    namespace: Annotated[Said, Parameter(help="Namespace of the installation; by default REKINDLE_NAMESPACE.")] = "",
     output: Output = Format.TEXT,
 ) -> Exit:
     """Examine the installation link by link, and say how to mend what is broken.

@@ -59,10 +59,27 @@ class Output(TextIOWrapper):
 
 def own_output() -> None:
     """Replaces standard output by `Output`."""
+    if _stands_in(0, os.O_WRONLY):
+        sys.stdin = open(0)  # noqa: SIM115  # until the process ends
+    if _stands_in(1, os.O_RDONLY):
+        sys.stdout = open(1, "w")  # noqa: SIM115
     before = sys.stdout
     if isinstance(before, TextIOWrapper):
         encoding, by_line = before.encoding, before.line_buffering
         sys.stdout = Output(before.detach(), encoding=encoding, errors="replace", line_buffering=by_line)
+
+
+def _stands_in(number: int, flags: int) -> bool:
+    """Returns whether the caller has closed this stream. Its number is then taken, and each use of it is an `OSError`."""
+    try:
+        os.fstat(number)
+    except OSError:
+        opened = os.open(os.devnull, flags)
+        if opened != number:
+            os.dup2(opened, number)
+            os.close(opened)
+        return True
+    return False
 
 
 def lost(error: OutputLost) -> Exit:

@@ -42,7 +42,7 @@ async def explain(name: str, *, output: Output = Format.TEXT) -> None:
         try:
             (node,) = (await Nodes(rekindle).look(name)).nodes
         except NotFound as no_node:
-            raise NotFound(f"{name} is neither a job ({no_job}) nor a node ({no_node})") from no_node
+            raise NotFound(f"{name!r} is neither a job ({no_job}) nor a node ({no_node})") from no_node
         _show_node(node, output)
         return
     _show_job(status, output)

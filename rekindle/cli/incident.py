@@ -13,6 +13,7 @@ from rekindle.cli.demos import measure
 from rekindle.cli.logs import of_job
 from rekindle.cli.output import Format, Output, print_json
 from rekindle.cli.terminal import console, problems
+from rekindle.cli.values import whole
 from rekindle.client import Rekindle
 from rekindle.errors import BadInput, ClusterUnavailable, NotFound
 from rekindle.histories import recorded
@@ -27,7 +28,7 @@ AROUND = 60.0
 
 async def incident(
     job: str,
-    number: int | None = None,
+    number: Annotated[int | None, Parameter(converter=whole)] = None,
     /,
     *,
     html: Annotated[Path | None, Parameter(help="Write the picture as a page to this file.")] = None,

@@ -15,6 +15,7 @@ from rekindle.cli.explain import mark, say_doubts, show_all
 from rekindle.cli.output import Format, Output, age, print_columns, print_json, show_incident, show_status, when
 from rekindle.cli.pods import running, waiting
 from rekindle.cli.terminal import console
+from rekindle.cli.values import Said
 from rekindle.cli.views import link, of_job
 from rekindle.cli.watching import Watch, repeated
 from rekindle.client import JobRow, Rekindle
@@ -290,8 +291,8 @@ async def inject(
     node: str,
     *,
     down: Annotated[bool, Parameter(negative="", help="The node is lost, instead of sub-healthy.")] = False,
-    link: Annotated[str, Parameter(help="Pull the cable of this link instead, such as eth1 (`rekindle dev --links`).")] = "",
-    code: Annotated[str, Parameter(help="Fault code of the sub-health.")] = "80E18005",
+    link: Annotated[Said, Parameter(help="Pull the cable of this link instead, such as eth1 (`rekindle dev --links`).")] = "",
+    code: Annotated[Said, Parameter(help="Fault code of the sub-health.")] = "80E18005",
     message: str = "NPU link is degraded",
 ) -> None:
     """Make NODE sub-healthy, or lose it with --down, or a link of it with --link.

@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from rekindle.cli.context import local_cluster
 from rekindle.cli.terminal import console
+from rekindle.cli.values import Said
 from rekindle.cluster_client import ClusterClient
 from rekindle.errors import BadInput, NotFound
 from rekindle.model.cluster import Pod
@@ -18,7 +19,7 @@ from rekindle.settings import read_settings
 async def logs(
     job: str,
     *,
-    pod: Annotated[str, Parameter(help="One pod of the job; without it, all of them.")] = "",
+    pod: Annotated[Said, Parameter(help="One pod of the job; without it, all of them.")] = "",
     follow: Annotated[bool, Parameter(negative="", help="Until the pod ends; needs --pod.")] = False,
 ) -> None:
     """Print what the pods of JOB (name or id) wrote, first those that are gone, the oldest first.

@@ -17,6 +17,7 @@ from rekindle.cli.exits import Exit
 from rekindle.cli.output import Format, Output, print_columns, print_json, when
 from rekindle.cli.recover import DryRun, user
 from rekindle.cli.terminal import console, problems
+from rekindle.cli.values import Said
 from rekindle.errors import BadInput, Refused
 from rekindle.model.plan import ENDS, Forecast, Stage, SwitchPlan, Upgrade, Where, Word
 from rekindle.model.plan_file import parse
@@ -31,8 +32,8 @@ LOOK = 0.5
 
 File = Annotated[Path, Parameter(allow_leading_hyphen=True, help="YAML; - reads standard input.")]
 Wait = Annotated[bool, Parameter(negative="", help="Show each job, until a person has to do something.")]
-Leaf = Annotated[str, Parameter(help="The leaf that is upgraded: refused if another one is free by now.")]
-Check = Annotated[str, Parameter(help="Command that is run while a leaf is free; if it succeeds, the leaf is switched back.")]
+Leaf = Annotated[Said, Parameter(help="The leaf that is upgraded: refused if another one is free by now.")]
+Check = Annotated[Said, Parameter(help="Command that is run while a leaf is free; if it succeeds, the leaf is switched back.")]
 
 
 @plan_app.command

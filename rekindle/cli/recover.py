@@ -15,6 +15,7 @@ from rekindle.cli.exits import Exit
 from rekindle.cli.follow import follow
 from rekindle.cli.output import Format, Output, print_json, show_downgrade, show_incident, show_tested, show_verdict
 from rekindle.cli.terminal import console, problems
+from rekindle.cli.values import Whole
 from rekindle.client import Rekindle
 from rekindle.errors import BadInput, Refused, RekindleError, Unavailable
 from rekindle.model.fault import FaultKind
@@ -34,7 +35,7 @@ DryRun = Annotated[bool, Parameter(negative="", help="Only say what would be ans
 async def hot_switch(
     job: str,
     *,
-    pod_rank: Annotated[int, Parameter(help="The pod that moves, by its pod rank, from 0.")],
+    pod_rank: Annotated[Whole, Parameter(help="The pod that moves, by its pod rank, from 0.")],
     force: Annotated[bool, Parameter(negative="", help="Also a pod that was not reported as sub-healthy.")] = False,
     dry_run: DryRun = False,
     output: Output = Format.TEXT,
@@ -71,7 +72,7 @@ async def reschedule(
 async def scale(
     job: str,
     *,
-    replicas: Annotated[int, Parameter(help="Number of replicas with which the job trains from now on.")],
+    replicas: Annotated[Whole, Parameter(help="Number of replicas with which the job trains from now on.")],
     dry_run: DryRun = False,
     output: Output = Format.TEXT,
 ) -> int:

@@ -62,11 +62,11 @@ async def report(
     now = datetime.now(UTC).timestamp()
     begins = 0.0 if since is None else max(now - _seconds(since), 0.0)
     rekindle = await control_plane()
-    accounts = [await rekindle.account(job)] if job else await _of_all_jobs(rekindle, begins)
+    accounts = [await rekindle.account(job)] if job is not None else await _of_all_jobs(rekindle, begins)
     found = [summary.of_job(one.name, one.id, one.account, since=begins, price=price) for one in accounts]
-    if job and found[0].until < begins:
+    if job is not None and found[0].until < begins:
         raise BadInput(f"--since: {since} is not accepted: {found[0].name} has ended before that, at {_at(found[0].until)}")
-    if not job:
+    if job is None:
         whole = summary.of_all([(one.name, one.account) for one in accounts], since=begins, price=price)
         found = [whole, *found]
     _print(found, output)

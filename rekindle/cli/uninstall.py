@@ -9,6 +9,7 @@ from cyclopts import Parameter
 from rekindle.cli.exits import Exit
 from rekindle.cli.on_kubernetes import EXTRA, is_installed, kubeconfig_of, namespace_of, started
 from rekindle.cli.output import Format, Output
+from rekindle.cli.values import Said
 from rekindle.errors import Unavailable
 
 
@@ -16,7 +17,7 @@ async def uninstall(
     *,
     check: Annotated[bool, Parameter(negative="", help="List what is left, and change nothing.")] = False,
     kubeconfig: Annotated[Path | None, Parameter(help="By default KUBECONFIG, or ~/.kube/config.")] = None,
-    namespace: Annotated[str, Parameter(help="Namespace of the installation; by default REKINDLE_NAMESPACE.")] = "",
+    namespace: Annotated[Said, Parameter(help="Namespace of the installation; by default REKINDLE_NAMESPACE.")] = "",
     output: Output = Format.TEXT,
 ) -> Exit:
     """Remove what an installation has left on jobs, pods and nodes of a Kubernetes cluster. Jobs train on.
@@ -37,4 +38,4 @@ async def uninstall(
     except asyncio.CancelledError:  # Ctrl-C reached it too
         await process.wait()
         raise
-    return Exit(code) if code in set(Exit) else Exit.OTHERWISE
+    return Exit(code) if code in set(Exit) else Exit.BUG

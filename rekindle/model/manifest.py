@@ -89,6 +89,9 @@ SPELLED = {
 """Annotations of other kinds of jobs, and the field of a `TrainingJob` for the same setting. They are rejected there, since they
 would have no effect."""
 
+OURS = ("LocalJob", "TrainingJob")
+"""Kinds of jobs that have these fields."""
+
 ON_OFF = ("on", "off")
 
 MOST_PRIORITY = 1_000_000_000
@@ -207,7 +210,7 @@ class Spec(Written):
     def _limits_are_limits(cls, limits: dict[str, float | str]) -> dict[str, float | str]:
         names = {field.alias or name for name, field in Limits.model_fields.items()}
         wrong = _slips((key for key in limits if key in Limits.model_fields), names)  # all other keys are rejected as unknown
-        _limits(Limits(), limits, wrong, relations=False)
+        _limits(Limits(), limits, wrong)
         return _unless(wrong, limits)
 
 
@@ -223,6 +226,12 @@ class Loader(yaml.SafeLoader):
     and YAML silently uses the last of duplicate keys."""
 
     level = 0
+
+    def __init__(self, text: str) -> None:
+        """Args:
+        text: YAML, or JSON with any indentation. YAML accepts no tabs before a key.
+        """
+        super().__init__(text.replace("\t", " ") if text.lstrip().startswith("{") else text)
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         self.level += 1
@@ -331,7 +340,7 @@ def job_of(job: JobObject, installation: Limits) -> Job:
     annotations = _kept(job.metadata.annotations, KEPT_ANNOTATIONS, "metadata.annotations", wrong)
     if wrong:
         raise refusal(wrong)
-    side = _one_of(TrainingSide, spec.training_side, "spec.trainingSide", wrong)
+    side = _one_of(TrainingSide, spec.training_side, _written_in(job, TRAINING_SIDE), wrong)
     framework = _framework(labels, "metadata.labels.", wrong)
     sub_health = _sub_health(labels, "metadata.labels.", wrong)
     _retries(labels, "metadata.labels.", wrong)
@@ -343,7 +352,7 @@ def job_of(job: JobObject, installation: Limits) -> Job:
     elastic = _elastic(annotations, "metadata.annotations.", spec.pods, wrong)
     priority = _priority(annotations, "metadata.annotations.", wrong)
     approvals = _approvals(annotations, "metadata.annotations.", wrong)
-    limits = _limits(installation, spec.limits, wrong)
+    limits = _limits(installation, spec.limits, wrong, _written_in(job, LIMITS))
     if wrong or not (side and framework and sub_health and manager_lost and drain and no_spare and limits):
         raise refusal(wrong)
     return Job(
@@ -376,6 +385,11 @@ def job_of(job: JobObject, installation: Limits) -> Job:
         or asks_for_graceful_tolerance(job.metadata.labels, job.metadata.annotations, spec.template.env),
         observe=job.observe,
     )
+
+
+def _written_in(job: JobObject, key: str) -> str:
+    """Returns the field in which the owner of a job has written a setting: jobs of other kinds have annotations."""
+    return SPELLED[key] if job.kind in OURS else f"metadata.annotations.{key}"
 
 
 def _bounded_names(job: JobObject, wrong: list[str]) -> None:
@@ -486,14 +500,17 @@ def _implied(said: set[Capability], side: TrainingSide) -> tuple[Capability, ...
     return tuple(sorted(said | ours))
 
 
-def _limits(installation: Limits, own: dict[str, float | str], wrong: list[str], *, relations: bool = True) -> Limits | None:
-    """Returns the job's limits, with the installation's as defaults. Without `relations`, each limit is
-    validated only by itself."""
+def _limits(installation: Limits, own: dict[str, float | str], wrong: list[str], where: str = "") -> Limits | None:
+    """Returns the job's limits, with the installation's as defaults.
+
+    Args:
+        where: field with all of them. Empty: each limit is validated only by itself.
+    """
     names = {field.alias: name for name, field in Limits.model_fields.items()}
     try:
         return Limits.model_validate({**installation.model_dump(), **{names.get(key, key): own[key] for key in own}})
     except ValidationError as error:
-        wrong.extend(problems(error, Limits, "spec.limits" if relations else "", relations=relations))
+        wrong.extend(problems(error, Limits, where, relations=bool(where)))
         return None
 
 

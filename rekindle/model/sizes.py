@@ -9,6 +9,9 @@ MOST_RANKS = 10_000
 MOST_STANDBYS = 16
 """Standbys of one job. Their state fits into one payload beside everything else."""
 
+LONGEST_LABEL = 63
+"""Maximum characters of the value of a label, by which the pods of most kinds of jobs are found."""
+
 LONGEST_NAME = 253
 """Characters of the name of an object, as in Kubernetes."""
 

@@ -96,7 +96,7 @@ SWITCHES: tuple[tuple[Object, set[Name], set[Name]], ...] = (
         OF_THE_WEBHOOK | {(kind, "mindx-dl", "rekindle-webhook") for kind in ("Issuer", "Certificate")},
     ),
     ({"test__image": "training:1"}, set(), {("TrainingJob", "mindx-dl", TEST_JOB), ("Pod", "mindx-dl", "rekindle-test")}),
-    ({"rules__set": "own", "rules__own": "spec: {}"}, set(), {("ConfigMap", "mindx-dl", "rekindle-rules")}),
+    ({"rules__set": "own", "rules__own": "kind: Rules"}, set(), {("ConfigMap", "mindx-dl", "rekindle-rules")}),
     (
         {"rules__set": "nvidia"},
         set(),
@@ -250,7 +250,7 @@ def test_a_changed_setting_replaces_the_pods() -> None:
     assert len(hashes()) == 1
     assert hashes() != hashes(log__level="DEBUG")
     assert hashes() != hashes(temporal__namespace="other")
-    assert hashes(rules__set="own", rules__own="a") != hashes(rules__set="own", rules__own="b")
+    assert hashes(rules__set="own", rules__own="kind: Rules") != hashes(rules__set="own", rules__own="{kind: Rules}")
     assert hashes() == hashes(gateway__replicas=3)
 
 

@@ -55,7 +55,7 @@ def rekindle(short_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
         (["--at-step", "0"], "--at-step", "1 to 195"),
         (["--steps", "20", "--at-step", "16"], "--at-step", "1 to 15"),
         (["--no-spare", "--resume-fails"], "--no-spare", "one of them"),
-        (["--seed", "x"], "--seed", "int"),
+        (["--seed", "x"], "--seed", "a whole number"),
         (["--seed", "4294967296"], "--seed", "0 to 4294967295"),
     ],
 )
@@ -103,6 +103,42 @@ MISSPELT = (
 )
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("scale gpt --replicas 1.5", "--replicas: '1.5' is not accepted (accepted: a whole number)"),
+        ("hot-switch gpt --pod-rank 0.4", "--pod-rank: '0.4' is not accepted (accepted: a whole number)"),
+        ("incident gpt 1.5", "NUMBER: '1.5' is not accepted (accepted: a whole number)"),
+        ("dev --nodes 2.6", "--nodes: '2.6' is not accepted (accepted: a whole number)"),
+        ("dev --ui-port 8233.4", "--ui-port: '8233.4' is not accepted (accepted: a whole number)"),
+        ("dev --metrics-port 9100.4", "--metrics-port: '9100.4' is not accepted (accepted: a whole number)"),
+    ],
+)
+def test_a_number_is_not_rounded(rekindle: Rekindle, arguments: str, words: str) -> None:
+    """A job would get another size, or another pod would be moved, than was asked for."""
+    done = rekindle(*arguments.split())
+    assert done.returncode == 2
+    assert words in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "approve gpt --mode",
+        "deny gpt --mode",
+        "logs gpt --pod",
+        "fault inject node-0 --link",
+        "uninstall --namespace",
+        "plan proceed switch --leaf",
+    ],
+)
+def test_an_option_that_is_empty_does_not_count_as_left_out(rekindle: Rekindle, arguments: str) -> None:
+    """A variable of the shell is not set: any mode would be approved, and another fault injected."""
+    done = rekindle(*arguments.split(), "")
+    assert done.returncode == 2
+    assert f"{arguments.rpartition(' ')[2]}: an empty text is not accepted" in done.stderr
+
+
 @pytest.mark.parametrize("file", ["job.yaml", "-"])
 def test_an_unknown_field_of_a_job_file_is_named(rekindle: Rekindle, short_path: Path, file: str) -> None:
     """A job with a misspelt field, from a file or from standard input, is refused with the one that was meant, exit code 2."""
@@ -148,6 +184,10 @@ def test_a_duration_is_given_in_seconds_or_as_a_duration(monkeypatch: pytest.Mon
         ("TEMPORAL_TLS_CLIENT_CERT_DATA", "half of a pair", "both client cert and private key"),
         ("TEMPORAL_PROFILE", "nobodys", "Profile 'nobodys' not found"),
         ("TEMPORAL_ADDRESS", "here:there", "invalid port number"),
+        ("TEMPORAL_ADDRESS", "https://here:7233", "'https://here:7233' is not accepted (accepted: HOST:PORT"),
+        ("TEMPORAL_ADDRESS", "here", "'here' is not accepted (accepted: HOST:PORT"),
+        ("REKINDLE_TEMPORAL_UI", "https://me:secret@temporal", "REKINDLE_TEMPORAL_UI: string should match pattern"),
+        ("REKINDLE_PLATFORMS", '["10.0.7.1/24"]', "no network such as 10.0.7.0/24: 10.0.7.1/24 has host bits set"),
     ],
 )
 def test_a_setting_that_means_nothing_is_named(rekindle: Rekindle, name: str, value: str, words: str) -> None:

@@ -25,6 +25,12 @@ def ended(*arguments: str, stdout: int, stderr: int = subprocess.PIPE, before: s
     return subprocess.run(command, stdout=stdout, stderr=stderr, text=True, timeout=60, check=False)
 
 
+def closed(stream: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command one of whose streams a shell has closed."""
+    command = ("sh", "-c", f'exec "$@" {stream}', "sh", sys.executable, "-P", "-m", "rekindle", *arguments)
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
 @pytest.fixture
 def unread() -> Iterator[int]:
     """A pipe that is no longer read, as after `head -1`."""
@@ -48,6 +54,21 @@ def test_output_that_cannot_be_written_is_told_apart() -> None:
     assert "could not be written: [Errno 28]" in process.stderr
 
 
+@pytest.mark.parametrize("arguments", [ALL, (*ALL, "-o", "json"), ("--help",)], ids=["text", "json", "help"])
+def test_output_that_is_closed_cannot_be_written(arguments: tuple[str, ...]) -> None:
+    """`rekindle ... >&-`: nobody has read the answer."""
+    process = closed(">&-", *arguments)
+    assert process.returncode == Exit.UNWRITTEN
+    assert "could not be written: [Errno 9]" in process.stderr
+
+
+def test_input_that_is_closed_cannot_be_read() -> None:
+    """`rekindle check - <&-`: a file that cannot be read is bad input."""
+    process = closed("<&-", "check", "-")
+    assert process.returncode == Exit.BAD_INPUT
+    assert "standard input cannot be read: [Errno 9]" in process.stderr
+
+
 def test_errors_that_nobody_reads_keep_their_code(unread: int) -> None:
     """`rekindle ... 2>&1 | head -0`: the exit code reports the error that could not be printed."""
     assert ended("check", "nothing", stdout=subprocess.PIPE, stderr=unread).returncode == Exit.BAD_INPUT
@@ -57,6 +78,16 @@ def test_a_bug_is_told_apart() -> None:
     """A traceback is no answer about the job."""
     broken = "import rekindle.cli.check as e\ndef fail(*_): raise RuntimeError('unheard of')\ne.rules_of = fail"
     process = ended(*ALL, stdout=subprocess.PIPE, before=broken)
+    assert process.returncode == Exit.BUG
+    assert process.stderr.endswith("RuntimeError: unheard of\n")
+
+
+def test_a_removal_that_breaks_does_not_say_that_something_is_left() -> None:
+    """Only the code 1 says so. The traceback is shown, as of the command itself."""
+    fail = "async def fail(_): raise RuntimeError('unheard of')"
+    body = f"import sys, workers.removal\n{fail}\nworkers.removal.main = fail\nsys.argv = ['removal']\nworkers.removal.start()"
+    command = (sys.executable, "-P", "-c", body)
+    process = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert process.returncode == Exit.BUG
     assert process.stderr.endswith("RuntimeError: unheard of\n")
 

@@ -43,7 +43,7 @@ async def test_a_node_is_explained_with_its_rules(temporal: WorkflowEnvironment)
         assert [one["rule"] for one in json.loads(words)["facts"]] == ["plain/kernel-deadlock", ""]
         code, words = await said(world, "explain", "node-99")
         assert code == 2
-        assert "node-99 is neither a job" in words
+        assert "'node-99' is neither a job" in words
 
 
 async def test_a_person_marks_a_node(temporal: WorkflowEnvironment) -> None:

@@ -150,6 +150,18 @@ async def test_each_run_of_a_job_is_asked_for_its_own_time() -> None:
     assert len(await report._of_all_jobs(rekindle, ZERO + 1.0)) == 1
 
 
+async def test_a_name_that_is_empty_is_that_of_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable of the shell is not set: a report of all jobs would pass for one of that job."""
+    rekindle = Known()
+
+    async def control_plane() -> Known:
+        return rekindle
+
+    monkeypatch.setattr(report, "control_plane", control_plane)
+    await report.report("")
+    assert rekindle.asked == [None]
+
+
 @pytest.mark.parametrize(("text", "seconds"), [("30m", 1_800), ("1h30m", 5_400), ("0.5d", 43_200), ("800000d", 69_120_000_000)])
 def test_times_before_now_are_read(text: str, seconds: float) -> None:
     """A time may have several units, and may be longer than there are calendars."""

@@ -1,6 +1,6 @@
 """A process shows whether it serves, whatever the API server answers, and fills neither log nor list of events."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -70,5 +70,20 @@ async def test_pods_that_serve_do_not_speak_for_one_that_does_not(tmp_path: Path
         scripted.collections[DEPLOYMENTS]["rekindle-control"]["status"]["conditions"][0]["lastTransitionTime"] = None
         assert await said("pod-c", None) == ("True", SERVES)
         assert await said("pod-b", WRONG) == ("False", "pod-b")
-        monkeypatch.setattr(own_workload, "HELD", timedelta(0))
+        monkeypatch.setattr(own_workload, "HELD", 0.0)
         assert await said("pod-c", None) == ("True", SERVES)
+
+
+@pytest.mark.parametrize("ahead", [timedelta(hours=2), timedelta(hours=-2)], ids=str)
+async def test_clocks_of_pods_may_differ(ahead: timedelta, tmp_path: Path) -> None:
+    """A pod that does not serve says so again at each look, by its own clock. Others do not take that for old."""
+    async with scripted_api(tmp_path) as (scripted, api):
+        serves = OwnWorkload(api, "mindx-dl", "control")
+        for later in (timedelta(0), timedelta(seconds=own_workload.EVERY)):
+            condition = {"type": "Serving", "status": "False", "reason": WRONG.reason, "message": f"another: {WRONG}"}
+            condition["lastTransitionTime"] = (datetime.now(UTC) + ahead + later).strftime(own_workload.TIME)
+            metadata = {"name": "rekindle-control", "uid": "a-uid"}
+            thing = {"kind": "Deployment", "apiVersion": "apps/v1", "metadata": metadata, "status": {"conditions": [condition]}}
+            await scripted.put(DEPLOYMENTS, thing)
+            await serves.show(None)
+            assert scripted.collections[DEPLOYMENTS]["rekindle-control"]["status"]["conditions"] == [condition]

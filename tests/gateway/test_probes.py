@@ -15,7 +15,7 @@ from rekindle.cli.ports import free_ports
 from rekindle.errors import Unavailable
 from rekindle.settings import Settings
 from tests.gateway.processes import START_LIMIT, probe, says_ready, started
-from workers import exposition
+from workers import connections, exposition
 from workers.process import Process
 
 
@@ -61,6 +61,18 @@ async def test_probes_are_answered_on_the_address_that_is_set() -> None:
             await session.get(f"http://127.0.0.1:{port}/healthz")
         async with session.get(f"http://127.0.0.2:{port}/healthz") as answer:
             assert answer.status == 200
+
+
+async def test_callers_that_send_nothing_keep_no_probe_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest connection without a request ends for a new one."""
+    (port,) = free_ports(1)
+    monkeypatch.setattr(connections, "MOST", 2)
+    async with Process(Settings(health_port=port), has_temporal=False):
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        assert await probe(port, "healthz") == (200, "ok")
+        assert await silent[0][0].read() == b""
+        for _, writer in silent:
+            writer.close()
 
 
 async def test_metrics_of_ours_are_exposed_without_those_of_the_sdk() -> None:

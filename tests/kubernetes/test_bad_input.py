@@ -89,8 +89,8 @@ async def refusal(namespace: Namespace, cluster: KubernetesCluster) -> str:
 @pytest.mark.parametrize(
     ("annotations", "words"),
     [
-        ({keys.LIMITS: '{"pause": -1}'}, "spec.limits.pause"),
-        ({keys.LIMITS: "pause: yes"}, "spec.limits.pause"),
+        ({keys.LIMITS: '{"pause": -1}'}, "metadata.annotations.rekindle.io/limits.pause"),
+        ({keys.LIMITS: "pause: yes"}, "metadata.annotations.rekindle.io/limits.pause"),
         ({keys.STANDBYS: "17"}, "use a whole number from 0 to 16"),
         ({keys.LIMITS: "[1, 2]"}, "must be a mapping of limits to seconds"),
         ({keys.RANKS_PER_POD: "many"}, "'many' is not accepted, use a whole number from 1"),

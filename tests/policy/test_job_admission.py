@@ -391,7 +391,7 @@ def test_an_error_that_reads_differently_is_an_old_one() -> None:
     before = asking("Job")
     before["metadata"]["annotations"]["rekindle.io/elastic"] = "9"
     scaled = copy.deepcopy(before)
-    scaled["spec"]["parallelism"] = 3
+    scaled["spec"] |= {"parallelism": 3, "completions": 3}
     verdict = validated(updated(before, scaled), LIMITS)
     assert not verdict.refusal
     assert verdict.warnings[0].startswith("metadata.annotations.rekindle.io/elastic: '9' is not accepted")

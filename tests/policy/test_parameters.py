@@ -207,9 +207,10 @@ BOMB = "\n".join(["b0: &b0 x", *(f"b{n}: &b{n} [{', '.join([f'*b{n - 1}'] * 9)}]
     [
         (f"kind: Job\napiVersion: batch/v1\n{BOMB}", "values if its aliases are followed, accepted are at most 200000"),
         (f"kind: Job\napiVersion: batch/v1\nn: {'9' * 5000}", "line 3: a number of 5000 digits is not accepted"),
+        ("kind: Job\napiVersion: batch/v1\nspec: &spec {template: *spec}", "too many values if its aliases are followed"),
         ('kind: Job\napiVersion: batch/v1\nn: "\\ud800"', "line 3: a text with half a surrogate pair is not accepted"),
     ],
-    ids=["aliases", "digits", "surrogate"],
+    ids=["aliases", "digits", "itself", "surrogate"],
 )
 def test_a_file_that_would_take_all_time_or_cannot_be_printed_is_refused(content: str, words: str) -> None:
     """The message names the line, and what is accepted."""
@@ -223,6 +224,42 @@ def test_a_number_as_text_may_be_of_any_length(key: str) -> None:
     """Numbers of any length are refused like others that are out of range."""
     (job,) = jobs_of(text({f"metadata.{key}": "9" * 5000, "spec.runPolicy.backoffLimit": 3}))
     assert findings(job)
+
+
+def test_a_truth_value_is_not_proposed_where_it_is_not_accepted() -> None:
+    """YAML reads `yes` as one. The accepted words are said, since no fix is known."""
+    (job,) = jobs_of("{apiVersion: batch/v1, kind: Job, metadata: {name: gpt, labels: {subHealthyStrategy: yes}}}")
+    found = next(one for one in findings(job) if one.field == "metadata.labels.subHealthyStrategy")
+    assert found.message == "true is no string (accepted: ignore, graceExit, forceExit, hotSwitch)"
+    assert not found.fix
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("limits", '{"paus": 60}', "limits.paus: unknown field, did you mean pause?"),
+        ("limits", '{"pause": -1}', "limits.pause: input should be greater than 0 seconds"),
+        ("limits", '{"nextOrder": 1}', "limits: settle (0:00:01), release (0:00:10) and look (0:00:05) must together be shorter"),
+        ("limits", "[1]", "limits: must be a mapping of limits to seconds"),
+        ("limits", "a: &a [1]\nb: *a", "limits: is not YAML: it refers to another part of itself"),
+        ("standbys", "17", "standbys: '17' is not accepted, use a whole number from 0 to 16"),
+        ("ranks-per-pod", "two", "ranks-per-pod: 'two' is not accepted, use a whole number from 1"),
+        ("training-side", "torch", "training-side: 'torch' is not accepted (accepted: rekindle, mindio)"),
+    ],
+)
+def test_what_the_cluster_would_refuse_of_a_job_of_others_is_found(key: str, value: str, words: str) -> None:
+    """Such a job is not registered, and nothing would recover it."""
+    metadata = {"name": "gpt", "annotations": {f"rekindle.io/{key}": value}}
+    template = {"spec": {"containers": [{"name": "main", "image": "none"}]}}
+    document = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {"parallelism": 2, "template": template}}
+    (job,) = jobs_of(yaml.safe_dump(document))
+    assert [one for one in findings(job) if f"{one.field}: {one.message}".startswith(f"metadata.annotations.rekindle.io/{words}")]
+
+
+def test_json_may_be_indented_by_tabs() -> None:
+    """`kubectl` reads such a file too."""
+    (job,) = jobs_of('{\n\t"apiVersion": "batch/v1",\n\t"kind": "Job",\n\t"metadata": {"name": "gpt"}\n}')
+    assert job.name == "gpt"
 
 
 def test_another_value_is_proposed_for_short_ones_only() -> None:

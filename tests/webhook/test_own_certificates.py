@@ -12,6 +12,7 @@ from tests.support.admission import SERVICE
 from workers.webhook.own_certificates import (
     AUTHORITY_LASTS,
     CERTIFICATE_LASTS,
+    SKEW,
     Certificates,
     certificates_in,
     end_of,
@@ -79,6 +80,20 @@ def test_a_damaged_secret_is_mended(part: str, damage: str) -> None:
     found = renewed(replace(first, **{part: damaged[damage]}), SERVICE, NOW)
     assert is_trusted(found.certificate, found.authorities, NOW)
     assert renewed(found, SERVICE, NOW) is found
+
+
+def test_a_replica_whose_clock_is_late_leaves_others_their_certificate() -> None:
+    """An authority was added that is not valid by its clock. What is served meanwhile is signed by the one before."""
+    before, now = renewed(EMPTY, SERVICE, NOW), NOW
+    served = added = before
+    while added.authority_key == before.authority_key:
+        now += timedelta(days=1)
+        served, added = added, renewed(added, SERVICE, now)
+    late = renewed(added, SERVICE, now - 2 * SKEW)
+    assert late != added
+    assert is_trusted(served.certificate, late.authorities, now)
+    assert is_trusted(late.certificate, late.authorities, now)
+    assert renewed(late, SERVICE, now) is late
 
 
 def test_another_name_needs_another_certificate() -> None:

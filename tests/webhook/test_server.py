@@ -1,6 +1,7 @@
 """The admission webhook answers reviews over TLS, and admits what it cannot read."""
 
 import asyncio
+import gzip
 import io
 import json
 import threading
@@ -21,6 +22,7 @@ from rekindle.policy.parameters.reading import Document
 from rekindle.settings import Settings
 from tests.support.admission import SERVICE, Clock, job, review, trusting
 from tests.support.json_patch import patched
+from workers import connections
 from workers.webhook import server
 from workers.webhook.certificate_sources import CertificateFiles
 from workers.webhook.own_certificates import Certificates, renewed
@@ -130,11 +132,12 @@ async def test_a_job_whose_text_the_api_server_writes_longer_is_admitted(scene: 
             "apiVersion: 'admission.k8s.io/v1beta1'",
         ),
         (json.dumps(review("retry") | {"kind": "Status"}).encode(), "kind: 'Status' is not accepted (accepted: AdmissionReview)"),
+        (json.dumps(review("retry") | {"kind": "\ud800"}).encode(), "is not accepted (accepted: AdmissionReview)"),
         (json.dumps(review("retry") | {"request": None}).encode(), "request.uid: missing"),
         (json.dumps(review("retry", uid=5)).encode(), "request.uid: missing"),
         (json.dumps(review("retry", operation=None)).encode(), "request.operation: missing"),
     ],
-    ids=["empty", "binary", "deep", "list", "version", "kind", "request", "uid", "operation"],
+    ids=["empty", "binary", "deep", "list", "version", "kind", "surrogate", "request", "uid", "operation"],
 )
 async def test_what_is_no_review_is_refused_with_the_reason(scene: Scene, body: bytes, words: str) -> None:
     """The answer has code 400, and names what is accepted."""
@@ -148,6 +151,38 @@ async def test_a_request_that_is_too_large_is_not_read(scene: Scene) -> None:
     """No object of Kubernetes is as large."""
     async with scene.post("/validate", io.BytesIO(b" " * (MOST_BYTES + 1))) as answer:
         assert answer.status == 413
+
+
+async def test_a_compressed_request_is_not_expanded(scene: Scene) -> None:
+    """The API server compresses none, and a body of a few kilobytes would take all memory."""
+    async with scene.client.post(
+        f"https://127.0.0.1:{scene.webhook.port}/validate",
+        data=gzip.compress(json.dumps(review("retry")).encode()),
+        headers={"Content-Encoding": "gzip"},
+        server_hostname=SERVICE,
+    ) as answer:
+        assert answer.status == 400
+        assert "the body is not JSON" in await answer.text()
+
+
+async def test_callers_that_send_nothing_keep_no_other_out(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest connection without a request ends for a new one. One that has asked stays."""
+    monkeypatch.setattr(connections, "MOST", 3)
+    trusted = trusting(scene.own.authorities)
+
+    async def opened() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", scene.webhook.port, ssl=trusted, server_hostname=SERVICE)
+
+    (reader, writer), silent = await opened(), list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]()
+    request = b"POST /validate HTTP/1.1\r\nHost: webhook\r\nContent-Length: 2\r\n\r\n{}"
+    for _ in range(2):
+        writer.write(request)
+        assert b" 400 " in await reader.readuntil(b"(accepted: admission.k8s.io/v1)\n")
+        silent = [await opened() for _ in range(2)]
+        assert (await scene.asked("/validate", strategy="retry"))["allowed"] is True
+        assert await silent[0][0].read() == b""
+    for _, one in (*silent, (reader, writer)):
+        one.close()
 
 
 async def test_jobs_that_are_not_served_pass() -> None:

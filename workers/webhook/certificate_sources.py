@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rekindle.errors import BadInput, Conflict, NotFound, RekindleError
+from rekindle.errors import MALFORMED, BadInput, Conflict, NotFound, RekindleError
 from rekindle.settings import Settings
 from workers.webhook.own_certificates import Certificates, certificates_in, renewed
 from workers.webhook.tls import ServerTls
@@ -61,8 +61,8 @@ async def keep(source: Source, pause: float = PAUSE) -> None:
         await asyncio.sleep(pause)
         try:
             await source.look()
-        except RekindleError as error:
-            logger.warning("certificate not renewed, retrying", extra={"error": str(error)})
+        except (RekindleError, *MALFORMED) as error:
+            logger.warning("certificate not renewed, retrying", extra={"error": f"{type(error).__name__}: {error}"})
 
 
 class CertificateFiles:

@@ -70,7 +70,7 @@ def renewed(found: Certificates, service: str, now: datetime) -> Certificates:
     """
     authority = _authority(found, now)
     if authority is None:
-        return _signed(_with_authority(Certificates(), now), service, now)
+        return _signed(_with_authority(found, now), service, now)  # replicas serve with what the ones before have signed
     ends = _ends(found, service, now)
     if ends is None:
         return _signed(found, service, now)
@@ -161,7 +161,8 @@ def _is_valid(certificate: x509.Certificate, now: datetime) -> bool:
 
 
 def _with_authority(found: Certificates, now: datetime) -> Certificates:
-    """Returns the certificates with a new authority before the others, as far as these are still valid."""
+    """Returns the certificates with a new authority before the others, as far as these have not ended. One that is not valid yet
+    may be that of a replica whose clock is ahead."""
     key = ec.generate_private_key(ec.SECP256R1())
     named = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "rekindle-webhook")])
     usage = x509.KeyUsage(
@@ -182,7 +183,7 @@ def _with_authority(found: Certificates, now: datetime) -> Certificates:
         .add_extension(usage, critical=True)
         .sign(key, SHA256())
     )
-    kept = [authority, *(one for one in _read(found.authorities) if _is_valid(one, now))]
+    kept = [authority, *(one for one in _read(found.authorities) if now < one.not_valid_after_utc)]
     return replace(found, authorities=b"".join(map(_written, kept)), authority_key=_private(key))
 
 

@@ -26,7 +26,8 @@ def request_of(body: bytes) -> Document:
         raise BadInput(f"the body is not JSON: {error}") from error
     for field, accepted in (("apiVersion", API), ("kind", KIND)):
         if review.get(field) != accepted:
-            raise BadInput(f"{field}: {quoted(str(review.get(field)))} is not accepted (accepted: {accepted})")
+            said = str(review.get(field)).encode(errors="backslashreplace").decode()  # it may have half a surrogate pair
+            raise BadInput(f"{field}: {quoted(said)} is not accepted (accepted: {accepted})")
     request = mapping(review.get("request"))
     for field in ("uid", "operation"):
         if not text(request.get(field)):

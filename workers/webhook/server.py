@@ -19,6 +19,7 @@ from rekindle.model.limits import Limits
 from rekindle.policy.parameters.admission import Verdict, mutated, validated
 from rekindle.policy.parameters.reading import Document, as_text, mapping, text
 from rekindle.settings import Settings
+from workers.connections import Connections
 from workers.webhook.review import answer, request_of
 from workers.webhook.tls import ServerTls
 
@@ -31,7 +32,7 @@ SMALL, MIDDLE = 256 * 1024, 4 * 1024 * 1024
 MIDDLE_AT_ONCE = 4
 
 READ = 2.0
-"""Seconds within which a request must be read. A caller need not be the API server."""
+"""Seconds within which a connection must be encrypted, and a request be read. A caller need not be the API server."""
 
 ANSWERED = 4.0
 """Seconds after which a job is admitted without a check. The API server waits for 5."""
@@ -60,25 +61,36 @@ class Webhook:
         self._middle, self._large = asyncio.Semaphore(MIDDLE_AT_ONCE), asyncio.Semaphore(1)
         application = web.Application(client_max_size=MOST_BYTES)
         application.add_routes([web.post("/mutate", self._mutate), web.post("/validate", self._validate)])
-        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=ANSWERED)
+        # The API server compresses nothing, and a small body could become a large one.
+        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=ANSWERED, auto_decompress=False)
 
     async def __aenter__(self) -> Self:
         await self._runner.setup()
+        assert self._runner.server, "it was set up"
+        self._connections = Connections(self._runner.server)
         host, port = self._settings.gateway_host, self._settings.webhook_port
         try:
-            await web.TCPSite(self._runner, host, port, ssl_context=self._tls.context).start()
+            self._listener = await asyncio.get_running_loop().create_server(
+                self._connections,
+                host,
+                port,
+                ssl=self._tls.context,
+                ssl_handshake_timeout=READ,
+                ssl_shutdown_timeout=READ,
+            )
         except OSError as error:
             await self._runner.cleanup()
             raise Unavailable(f"admission cannot be served on {host}, port {port} (REKINDLE_WEBHOOK_PORT): {error}") from error
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self._listener.close()
         await self._runner.cleanup()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     @property
     def port(self) -> int:
-        return int(self._runner.addresses[0][1])
+        return int(self._listener.sockets[0].getsockname()[1])
 
     async def _mutate(self, http: web.Request) -> web.Response:
         return await self._answered(http, mutated)
@@ -93,6 +105,7 @@ class Webhook:
                 async with asyncio.timeout(READ):
                     await stack.enter_async_context(self._room(http.content_length))
                     body = await http.read()
+                self._connections.asked(http.protocol)
                 request = await asyncio.get_running_loop().run_in_executor(self._threads, request_of, body)
             except TimeoutError:
                 logger.warning("admission review not read in time", extra={"bytes": http.content_length})

@@ -6,15 +6,13 @@ from datetime import datetime
 from hashlib import sha256
 from typing import Any
 
-import yaml
-
 from activities.clusters.api_server import Object
 from activities.clusters.kubernetes import accelerators, schemas
 from activities.clusters.kubernetes.devices import devices_of, uuids_of
 from activities.clusters.kubernetes.external_queues import queue_of
 from activities.clusters.kubernetes.kind import MANAGER, Workload, rank_of
-from rekindle.errors import MALFORMED, BadInput
-from rekindle.model import keys
+from rekindle.errors import BadInput
+from rekindle.model import keys, own_annotations
 from rekindle.model.bounds import cut
 from rekindle.model.cluster import (
     Condition,
@@ -36,7 +34,8 @@ from rekindle.model.cluster import (
     Taint,
 )
 from rekindle.model.job import Trait, asks_for_graceful_tolerance
-from rekindle.model.sizes import LONGEST_NOTE, LONGEST_TEXT, MOST_STANDBYS, size_problem
+from rekindle.model.own_annotations import RANK_COUNTS, count_of
+from rekindle.model.sizes import LONGEST_LABEL, LONGEST_NOTE, LONGEST_TEXT, size_problem
 from rekindle.model.training_side import TrainingSide
 from rekindle.policy.placement.spares import Occupant
 
@@ -51,31 +50,9 @@ A Job has `FailureTarget` while its pods are deleted, before it has `Failed`.
 NEVER_READ = ("managedFields", "images", "volumesAttached", "volumesInUse", "lastHeartbeatTime")
 """Fields of nodes and of their conditions that are never read."""
 
-LONGEST_LABEL = 63
-"""Characters of the value of a label."""
-
-LONGEST_LIMITS = 2000
-"""Maximum length of a job's limits.
-
-All existing limits need half of it. An owner may write a hundred times as much, which takes long to read.
-"""
-
-RANK_COUNTS = ("LOCAL_WORLD_SIZE", "NPROC_PER_NODE", "PET_NPROC_PER_NODE")
-"""Variables of a pod that say how many ranks it has."""
-
 
 OF_EVERY_POD = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 """Taints that every pod tolerates for a while, as Kubernetes adds these tolerations by itself."""
-
-
-class Flat(yaml.SafeLoader):
-    """YAML loader that refuses aliases. Ten lines of merged aliases can expand to more than any memory holds."""
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            raise ValueError("it refers to another part of itself")
-        node: yaml.Node | None = super().compose_node(parent, index)
-        return node
 
 
 # ---- nodes and pods
@@ -372,8 +349,8 @@ def as_its_pods_say(job: Workload) -> JobObject:
             ranks_per_pod=_ranks_per_pod(job, spec),
             template=PodTemplate(command=_command(spec) if spec else ("runtime",)),
             training_side=job.annotation(keys.TRAINING_SIDE) or job.kind.usual_side,
-            standbys=_standbys(job),
-            limits=_own_limits(job),
+            standbys=own_annotations.standbys(job.annotation(keys.STANDBYS)),
+            limits={**_scheduled_within(job), **own_annotations.limits(job.annotation(keys.LIMITS))},
         ),
     )
 
@@ -395,10 +372,8 @@ def training_side_of(job: Workload) -> TrainingSide:
 def _ranks_per_pod(job: Workload, spec: Object) -> int:
     """Returns the number of ranks of a pod from its annotation, environment or accelerators: the first that is set; otherwise
     one."""
-    if said := job.annotation(keys.RANKS_PER_POD):
-        if not count_of(said):
-            raise BadInput(f"metadata.annotations.{keys.RANKS_PER_POD}: {said[:40]!r} is not accepted, use a whole number from 1")
-        return count_of(said)
+    if said := own_annotations.ranks_per_pod(job.annotation(keys.RANKS_PER_POD)):
+        return said
     containers = spec.get("containers", ())
     environment = {entry["name"]: str(entry.get("value", "")) for one in containers for entry in one.get("env", ())}
     return (
@@ -406,37 +381,6 @@ def _ranks_per_pod(job: Workload, spec: Object) -> int:
         or sum(accelerators.count(_limits(container)) for container in containers)
         or 1
     )
-
-
-def _standbys(job: Workload) -> int:
-    said = job.annotation(keys.STANDBYS)
-    if said and not (said.isascii() and said.isdecimal() and count_of(said) <= MOST_STANDBYS):
-        raise BadInput(
-            f"metadata.annotations.{keys.STANDBYS}: {said[:40]!r} is not accepted, use a whole number from 0 to {MOST_STANDBYS}"
-        )
-    return count_of(said)
-
-
-def count_of(text: str) -> int:
-    """Parses a number that another party wrote; 0 if it is invalid.
-
-    Only some of very many digits are read, as the number is refused as too large anyway.
-    """
-    return int(text[:10]) if text.isascii() and text.isdecimal() else 0
-
-
-def _own_limits(job: Workload) -> dict[str, float | str]:
-    text = job.annotation(keys.LIMITS)
-    if len(text) > LONGEST_LIMITS:
-        raise BadInput(f"metadata.annotations.{keys.LIMITS}: {len(text)} characters are too many, use {LONGEST_LIMITS} at most")
-    try:
-        limits = yaml.load(text, Flat) if text else {}  # noqa: S506  # a safe one
-    except (yaml.YAMLError, *MALFORMED) as error:
-        raise BadInput(f"metadata.annotations.{keys.LIMITS}: is not YAML: {error}") from error
-    if not isinstance(limits, dict) or not all(isinstance(value, int | float | str) for value in limits.values()):
-        example = json.dumps({"pause": 60})
-        raise BadInput(f"metadata.annotations.{keys.LIMITS}: must be a mapping of limits to seconds, such as {example}")
-    return {**_scheduled_within(job), **{str(name): value for name, value in limits.items()}}
 
 
 def _scheduled_within(job: Workload) -> dict[str, float | str]:

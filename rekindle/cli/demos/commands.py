@@ -25,6 +25,7 @@ from rekindle.cli.interrupts import interruptible
 from rekindle.cli.output import Format, print_json
 from rekindle.cli.stack import ClusterKind, Machine, running
 from rekindle.cli.terminal import console, problems
+from rekindle.cli.values import Whole
 from rekindle.errors import BadInput, RekindleError
 from rekindle.model.mode import Mode
 
@@ -42,10 +43,10 @@ def flag(text: str) -> Parameter:
 class Common:
     """Options that all demos have."""
 
-    seed: Annotated[int, Parameter(help="Of the model and its data.")] = 7
-    steps: Annotated[int, Parameter(help="Training steps.")] = 200
-    pods: Annotated[int, Parameter(help="2 or 4; the 4 ranks are spread over them.")] = 2
-    at_step: Annotated[int, Parameter(help="When it happens.")] = 15
+    seed: Annotated[Whole, Parameter(help="Of the model and its data.")] = 7
+    steps: Annotated[Whole, Parameter(help="Training steps.")] = 200
+    pods: Annotated[Whole, Parameter(help="2 or 4; the 4 ranks are spread over them.")] = 2
+    at_step: Annotated[Whole, Parameter(help="When it happens.")] = 15
     cluster: Annotated[ClusterKind, Parameter(help="kubernetes: a real control plane, with kubelets that run processes.")] = LOCAL
     temporal: Annotated[str, Parameter(help="host:port of a Temporal service to use instead of a server of its own.")] = ""
     output: Annotated[Format, Parameter(help="text for people; json: one object as the last line.")] = Format.TEXT
@@ -60,8 +61,8 @@ class Common:
 class Struck:
     """Options that select the affected ranks."""
 
-    rank: Annotated[int, Parameter(help="The rank that the fault affects, 0 to 3.")] = 2
-    ranks_at_once: Annotated[int, Parameter(help="1, or 2: another one at the same time, which is in another pod.")] = 1
+    rank: Annotated[Whole, Parameter(help="The rank that the fault affects, 0 to 3.")] = 2
+    ranks_at_once: Annotated[Whole, Parameter(help="1, or 2: another one at the same time, which is in another pod.")] = 1
 
 
 NO_SPARE_PROCESS = "No loaded process waits for the rank: where its own has ended, one is started."
@@ -77,7 +78,7 @@ MemoryError there."""
 async def hot_switch(
     *,
     common: Common = Common(),
-    pod_rank: Annotated[int, Parameter(help="The pod whose node turns sub-healthy.")] = 1,
+    pod_rank: Annotated[Whole, Parameter(help="The pod whose node turns sub-healthy.")] = 1,
     no_spare: Annotated[bool, flag("There is no free node: the sub-health is ignored from then on.")] = False,
     standby: Annotated[bool, STANDBY] = False,
     backup_fails: Annotated[bool, flag("The backup pod dies while it loads.")] = False,

@@ -11,6 +11,7 @@ from cyclopts import Parameter
 from rekindle.cli.demos import measure
 from rekindle.cli.demos.commands import Common, check, run_demo
 from rekindle.cli.demos.scenario import RANKS, Options, Scenario, Step, until
+from rekindle.cli.values import Whole
 from rekindle.errors import BadInput
 from rekindle.model.incident import Incident
 from rekindle.model.keys import ELASTIC, RANK_INDEX
@@ -138,7 +139,7 @@ class ElasticScenario(Scenario[ElasticDemo]):
 class EachInAPod(Common):
     """Options that all demos have. Each rank has a pod."""
 
-    pods: Annotated[int, Parameter(help="4, with a rank each.")] = RANKS
+    pods: Annotated[Whole, Parameter(help="4, with a rank each.")] = RANKS
 
 
 async def elastic(*, common: EachInAPod = EachInAPod()) -> int:

@@ -8,6 +8,7 @@ from cyclopts import Parameter
 from rekindle.cli.demos.commands import STANDBY, Common, check, check_pod_rank, flag, run_demo
 from rekindle.cli.demos.scenario import Step, until
 from rekindle.cli.demos.sub_health import HotSwitchScenario, SubHealth
+from rekindle.cli.values import Whole
 from rekindle.drains import Drains
 from rekindle.errors import BadInput
 from rekindle.model.draining import Where
@@ -100,7 +101,7 @@ class DrainScenario(HotSwitchScenario):
 async def drain(
     *,
     common: Common = Common(),  # noqa: B008
-    pod_rank: Annotated[int, Parameter(help="The pod whose node is drained.")] = 1,
+    pod_rank: Annotated[Whole, Parameter(help="The pod whose node is drained.")] = 1,
     all_nodes: Annotated[bool, flag("Drain every node, one after the other, as an upgrade of the cluster does.")] = False,
     no_spare: Annotated[
         bool, flag("There is no free node: training goes on, and the drain waits until it is taken back.")

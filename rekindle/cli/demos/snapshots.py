@@ -6,6 +6,7 @@ from cyclopts import Parameter
 
 from rekindle.cli.demos.commands import Common, check, check_rank, flag, run_demo
 from rekindle.cli.demos.process_faults import ProcessFaults, ProcessFaultScenario, Strike
+from rekindle.cli.values import Whole
 from rekindle.model.mode import Mode, Outcome
 
 EVERY = 5
@@ -66,7 +67,7 @@ class SnapshotsDemo(ProcessFaults):
 async def snapshots(
     *,
     common: Common = Common(),  # noqa: B008
-    rank: Annotated[int, Parameter(help="The rank that the fault affects, 0 to 3.")] = 2,
+    rank: Annotated[Whole, Parameter(help="The rank that the fault affects, 0 to 3.")] = 2,
     lose_pod: Annotated[bool, flag("The whole pod of the rank is killed, with the snapshots in its memory.")] = False,
 ) -> int:
     """Train a small GPT whose shards no two ranks have (FSDP), kill a rank, go back to snapshots in memory, and compare.

@@ -58,8 +58,8 @@ class JobLoader(Loader):
 
     def compose_document(self) -> yaml.Node | None:
         node = super().compose_document()
-        if node is not None and (count := _expanded(node, {})) > MOST_VALUES:
-            raise BadInput(f"the file has {count} values if its aliases are followed, accepted are at most {MOST_VALUES}")
+        if node is not None and _expanded(node, {}) > MOST_VALUES:
+            raise BadInput(f"the file has too many values if its aliases are followed, accepted are at most {MOST_VALUES}")
         return node
 
     def construct_scalar(self, node: Any) -> str:
@@ -73,8 +73,9 @@ class JobLoader(Loader):
 
 
 def _expanded(node: yaml.Node, known: dict[int, int]) -> int:
-    """Returns the number of values of a node. One with aliases may have many more than it has lines."""
+    """Returns the number of values of a node. One with aliases may have many more than it has lines, or have itself inside."""
     if id(node) not in known:
+        known[id(node)] = MOST_VALUES  # as long as it is being counted
         inside = node.value if isinstance(node, yaml.CollectionNode) else ()
         parts = [part for one in inside for part in (one if isinstance(one, tuple) else (one,))]
         known[id(node)] = 1 + sum(_expanded(part, known) for part in parts)

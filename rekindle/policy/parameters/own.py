@@ -7,11 +7,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from rekindle.errors import BadInput
-from rekindle.model import keys
+from rekindle.model import keys, own_annotations
 from rekindle.model.attachment import Attachment, Progress
 from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, PodTemplate
 from rekindle.model.job import Job, asks_for_graceful_tolerance
 from rekindle.model.manifest import job_of, parsed
+from rekindle.model.own_annotations import RANK_COUNTS, count_of
+from rekindle.model.sizes import LONGEST_LABEL
 from rekindle.model.state import JobState
 from rekindle.policy.modes.chances import Chance, chances
 from rekindle.policy.parameters.catalog import PARAMETERS
@@ -65,6 +67,9 @@ def _object(job: JobFile) -> JobObject:
     if job.row.of_mindcluster and keys.RECOVER_STRATEGY in annotations:
         labels.setdefault(keys.PROCESS_RECOVER_ENABLE, "on")  # as the Ascend Operator does
     variables = {name: value or "" for container in job.containers for name, value in container.variables.items()}
+    if len(job.name) > LONGEST_LABEL:
+        words = f"{len(job.name)} characters are too many: its pods are found by a label with this name, which has at most"
+        raise BadInput(f"metadata.name: {words} {LONGEST_LABEL}")
     return JobObject(
         kind=job.kind,
         traits=job.row.traits,
@@ -78,7 +83,9 @@ def _object(job: JobFile) -> JobObject:
             pods=max(1, sum(template.replicas for template in job.templates)),
             ranks_per_pod=_ranks_per_pod(job),
             template=PodTemplate(command=("training",)),
-            training_side=annotations.get(keys.TRAINING_SIDE, job.row.side),
+            training_side=annotations.get(keys.TRAINING_SIDE) or job.row.side,
+            standbys=own_annotations.standbys(annotations.get(keys.STANDBYS, "")),
+            limits=own_annotations.limits(annotations.get(keys.LIMITS, "")),
         ),
         graceful_tolerance=asks_for_graceful_tolerance(labels, annotations, variables),
     )
@@ -89,10 +96,12 @@ def _strings(written: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _ranks_per_pod(job: JobFile) -> int:
-    said = job.annotation(keys.RANKS_PER_POD)
-    if ranks := digits(said):
+    if ranks := own_annotations.ranks_per_pod(job.annotation(keys.RANKS_PER_POD) or ""):
         return ranks
-    for template in job.templates:
+    for template in sorted(job.templates, key=lambda template: template.is_manager):
+        written = {name: value or "" for container in template.containers for name, value in container.variables.items()}
+        if ranks := next((found for name in RANK_COUNTS if (found := count_of(written.get(name, "")))), 0):
+            return ranks
         for container in sequence(template.spec.get("containers")):
             limits = mapping(mapping(mapping(container).get("resources")).get("limits"))
             for name in ACCELERATORS:

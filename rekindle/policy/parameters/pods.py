@@ -31,6 +31,9 @@ def check(job: JobFile) -> Iterator[Finding]:
     if wishes.processes and 0 < sum(template.replicas for template in job.templates) < 2:
         yield warning("spec", "the job has one pod: no other pod can give a new one its state")
     yield from (error(template.path, "no container is there") for template in job.templates if not template.containers)
+    spec = mapping(job.document.get("spec"))
+    if job.kind == "Job" and (wishes.processes or wishes.pod_rescheduling) and spec.get("completionMode") != "Indexed":
+        yield warning("spec.completionMode", "its pods have no index, which would be their rank (needed: Indexed)", "Indexed")
     yield from _commands(job, wishes)
     if job.row.of_operator:
         yield from _of_operator(job, wishes)

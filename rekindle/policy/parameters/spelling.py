@@ -74,12 +74,14 @@ def _metadata(
 
 def _unquoted(field: str, key: str, value: object, parameter: Parameter | None) -> Finding:
     """Returns the finding of a value that is no string. YAML reads `on` and `off` without quotes as truth values."""
-    meant = as_text(value)
+    meant, accepted = as_text(value), ""
     if parameter is not None:
         meant = ",".join(map(as_text, value)) if isinstance(value, list) else parameter.values.mended(meant) or meant
+        meant = "" if parameter.values.problem(meant) else meant
+        accepted = "" if meant else f" (accepted: {parameter.values.accepted})"
     kind = "a list" if isinstance(value, list) else "a mapping" if isinstance(value, dict) else "an empty value"
     said = cut(as_text(value), QUOTED) or kind
-    return error(field, f"{said} is no string", f'{key}: "{meant}"' if meant else "")
+    return error(field, f"{said} is no string{accepted}", f'{key}: "{meant}"' if meant else "")
 
 
 def _value(field: str, parameter: Parameter, value: str) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ from activities.clusters.kubernetes import schemas
 from activities.clusters.kubernetes.devices import GIVEN
 from activities.clusters.kubernetes.kind import MANAGER, Kind, Places, PodAccess, Right, Template, Workload
 from activities.clusters.kubernetes.missing_rank import is_backup
-from activities.clusters.kubernetes.objects import LONGEST_LABEL, as_its_pods_say, count_of
+from activities.clusters.kubernetes.objects import as_its_pods_say
 from activities.clusters.kubernetes.pod_objects import placed, startable
 from activities.clusters.kubernetes.pod_operations import side_by_side
 from activities.clusters.kubernetes.pod_ownership import ByNobody
@@ -23,6 +23,8 @@ from rekindle.errors import BadInput, Conflict, NotFound
 from rekindle.model import keys
 from rekindle.model.cluster import JobObject
 from rekindle.model.job import Trait
+from rekindle.model.own_annotations import count_of
+from rekindle.model.sizes import LONGEST_LABEL
 
 BARE_ID = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?\.[-A-Za-z0-9_.]*[A-Za-z0-9]")
 """Pattern of the id of such a job: the namespace of its pods, a dot, and a word that their owner chose."""

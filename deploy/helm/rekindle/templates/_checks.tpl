@@ -6,6 +6,9 @@
 {{ include "rekindle.problems.temporal" . }}
 {{ include "rekindle.problems.trial" . }}
 {{ include "rekindle.problems.together" . }}
+{{ include "rekindle.problems.limits" . }}
+{{ include "rekindle.problems.platforms" . }}
+{{ include "rekindle.problems.unread" . }}
 {{ include "rekindle.problems.processes" . }}
 {{ include "rekindle.problems.resources" . }}
 {{ include "rekindle.problems.places" . }}
@@ -76,6 +79,9 @@
 {{- if and (eq .rules.set "own") (not .rules.own) -}}
 {{- print "values.rules.own: missing, use --set-file rules.own=rules.yaml, or another rules.set: plain, nvidia, ascend\n" -}}
 {{- end -}}
+{{- if and (eq .rules.set "own") .rules.own (ne (toString (get (fromYaml .rules.own) "kind")) "Rules") -}}
+{{- print "values.rules.own: no file of rules, use one with kind: Rules that `rekindle check rules.yaml` accepts\n" -}}
+{{- end -}}
 {{- if and (ne .rules.set "own") .rules.own -}}
 {{- printf "values.rules.own: not read with rules.set=%s, use rules.set=own\n" .rules.set -}}
 {{- end -}}
@@ -105,10 +111,70 @@
 {{- end -}}
 {{- end -}}
 
+{{- /* Limits that no process accepts: by themselves, and together. Texts in a wrong form have a problem of their own. */ -}}
+{{- define "rekindle.problems.limits" -}}
+{{- $known := .Files.Get "files/known.json" | fromJson -}}
+{{- $seconds := dict -}}
+{{- range $name, $bounds := $known.limits -}}
+{{- $text := include "rekindle.text" (get $.Values.limits $name) -}}
+{{- $is_read := regexMatch (get $known.texts (printf "limits.%s" $name)).pattern $text -}}
+{{- $said := ternary (include "rekindle.seconds" $text | float64) $bounds.default $is_read -}}
+{{- $_ := set $seconds $name $said -}}
+{{- include "rekindle.problems.duration" (dict "name" (printf "limits.%s" $name) "text" $text "seconds" $said "least" $bounds.least) -}}
+{{- end -}}
+{{- $held := include "rekindle.text" .Values.drainHeld -}}
+{{- if and $held (regexMatch $known.texts.drainHeld.pattern $held) -}}
+{{- $said := include "rekindle.seconds" $held | float64 -}}
+{{- include "rekindle.problems.duration" (dict "name" "drainHeld" "text" $held "seconds" $said "least" 1e-6) -}}
+{{- end -}}
+{{- if ge $seconds.oldPodDeleted $seconds.migrationDelivered -}}
+{{- print "values.limits.oldPodDeleted: must be shorter than limits.migrationDelivered, which waits for it\n" -}}
+{{- end -}}
+{{- if ge (addf $seconds.settle $seconds.release $seconds.look) $seconds.nextOrder -}}
+{{- print "values.limits.nextOrder: must be longer than limits.settle, release and look together\n" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "rekindle.problems.duration" -}}
+{{- if lt .seconds .least -}}
+{{- printf "values.%s: %s is not accepted, use %s\n" .name (quote .text) (ternary "1 s or more" "more than 0 s" (ge .least 1.0)) -}}
+{{- else if gt .seconds 1e9 -}}
+{{- printf "values.%s: %s is not accepted, use at most 1000000000 s\n" .name (quote .text) -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Networks with an address that is not their first one. */ -}}
+{{- define "rekindle.problems.platforms" -}}
+{{- range $network := .Values.platforms -}}
+{{- if regexMatch "^[0-9.]+/[0-9]+$" $network -}}
+{{- $parts := splitList "/" $network -}}
+{{- $address := 0 -}}
+{{- range $part := splitList "." (first $parts) }}{{ $address = add (mul $address 256) (int64 $part) }}{{ end -}}
+{{- $size := 1 -}}
+{{- range until (int (sub 32 (int (last $parts)))) }}{{ $size = mul $size 2 }}{{ end -}}
+{{- if mod $address $size -}}
+{{- printf "values.platforms: %s is not accepted, use the first address of the network, or one address without /\n" (quote $network) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Values that mean nothing without another one, although they would change what is protected. */ -}}
+{{- define "rekindle.problems.unread" -}}
+{{- with .Values.webhook -}}
+{{- if and .failClosed (not .enabled) -}}
+{{- print "values.webhook.failClosed: not read without webhook.enabled=true\n" -}}
+{{- end -}}
+{{- if and .certManager.enabled (not .enabled) -}}
+{{- print "values.webhook.certManager.enabled: not read without webhook.enabled=true\n" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{- /* Variables that the chart sets, or that are there twice: the API server takes no list with a name twice. */ -}}
 {{- define "rekindle.problems.processes" -}}
 {{- $settings := merge (include "rekindle.settings" . | fromYaml) (include "rekindle.temporal" . | fromYaml) -}}
-{{- $ours := list "POD_IP" "REKINDLE_GATEWAYS" "REKINDLE_GATEWAY_INSTANCE" "REKINDLE_POD_TEMPLATE_HASH" "REKINDLE_WEBHOOK_CERTIFICATES" -}}
+{{- $ours := list "POD_IP" "REKINDLE_GATEWAYS" "REKINDLE_GATEWAY_INSTANCE" "REKINDLE_POD_TEMPLATE_HASH" "REKINDLE_WEBHOOK_CERTIFICATES" "REKINDLE_GATEWAY_PORT" "REKINDLE_WEBHOOK_PORT" -}}
 {{- $ours = concat $ours (keys $settings) -}}
 {{- range $process := append (include "rekindle.processes" $ | fromJsonArray) "webhook" -}}
 {{- range $variable := include "rekindle.secrets" (dict "root" $ "component" $process) | fromYamlArray -}}

@@ -85,6 +85,16 @@
 {{- if and (kindIs "float64" .) (eq (floor .) .) }}{{ int64 . }}{{ else }}{{ . }}{{ end -}}
 {{- end -}}
 
+{{- /* Seconds of a number or of an ISO 8601 duration, in the form that the values have. */ -}}
+{{- define "rekindle.seconds" -}}
+{{- $units := dict "D" 86400 "H" 3600 "M" 60 "S" 1 -}}
+{{- $sum := 0.0 -}}
+{{- range $part := regexFindAll "[0-9.]+[DHMS]" (include "rekindle.duration" .) -1 -}}
+{{- $sum = addf $sum (mulf (regexFind "^[0-9.]+" $part | float64) (get $units (regexFind "[DHMS]$" $part))) -}}
+{{- end -}}
+{{- $sum -}}
+{{- end -}}
+
 {{- /* A number of seconds as an ISO 8601 duration, which is what settings are read as. */ -}}
 {{- define "rekindle.duration" -}}
 {{- $text := include "rekindle.text" . -}}

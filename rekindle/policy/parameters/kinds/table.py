@@ -50,15 +50,20 @@ def _of_tasks(spec: Document) -> Groups:
         yield ("spec", "tasks", number, "template"), str(of.get("name", "")), of.get("replicas", 1), of.get("template")
 
 
+def _pods_of(spec: Document) -> object:
+    """Returns the number of pods of a Job: that of its indexes, of which some may run later."""
+    return spec.get("completions") or spec.get("parallelism") or 1
+
+
 def _of_job(spec: Document) -> Groups:
-    yield ("spec", "template"), "", spec.get("parallelism", 1), spec.get("template")
+    yield ("spec", "template"), "", _pods_of(spec), spec.get("template")
 
 
 def _of_job_set(spec: Document) -> Groups:
     for number, one in enumerate(sequence(spec.get("replicatedJobs"))):
         of = mapping(one)
         job = mapping(mapping(of.get("template")).get("spec"))
-        pods = number_of(of.get("replicas", 1)) * number_of(job.get("parallelism", 1))
+        pods = number_of(of.get("replicas", 1)) * number_of(_pods_of(job))
         steps = ("spec", "replicatedJobs", number, "template", "spec", "template")
         yield steps, str(of.get("name", "")), pods, job.get("template")
 
@@ -66,6 +71,8 @@ def _of_job_set(spec: Document) -> Groups:
 def _of_trainer(spec: Document) -> Groups:
     trainer = mapping(spec.get("trainer"))
     container = {key: trainer[key] for key in ("image", "command", "args", "env") if key in trainer}
+    if isinstance(processes := trainer.get("numProcPerNode"), int):
+        container["env"] = [*sequence(trainer.get("env")), {"name": "PET_NPROC_PER_NODE", "value": str(processes)}]
     body = {"spec": {"containers": [{"name": "node", **container}]}}
     yield ("spec", "trainer"), "node", trainer.get("numNodes", UNKNOWN_PODS), body
 
