@@ -1,5 +1,6 @@
 """Describes validation errors for people: a line for each wrong field, with what is accepted."""
 
+import re
 from collections.abc import Iterable
 from difflib import SequenceMatcher
 from typing import get_args
@@ -101,8 +102,11 @@ def _lower(message: str) -> str:
 
 
 def _got(value: object) -> str:
-    """Returns the value for an error message, if it fits into a line. Python does not print numbers of thousands of digits."""
+    """Returns the value for an error message, if it fits into a line, and without the password of an address. Python does not
+    print numbers of thousands of digits."""
     if isinstance(value, int) and value.bit_length() > LONGEST:
         return " (got a number that is far too large)"
-    words = repr(value[:LONGEST] if isinstance(value, str) else value) if isinstance(value, str | int | float | None) else ""
+    if isinstance(value, str):
+        value = re.sub(r"//[^/\s]*@", "//", value)[:LONGEST]
+    words = repr(value) if isinstance(value, str | int | float | None) else ""
     return f" (got {words})" if words else ""

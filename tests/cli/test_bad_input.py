@@ -186,7 +186,7 @@ def test_a_duration_is_given_in_seconds_or_as_a_duration(monkeypatch: pytest.Mon
         ("TEMPORAL_ADDRESS", "here:there", "invalid port number"),
         ("TEMPORAL_ADDRESS", "https://here:7233", "'https://here:7233' is not accepted (accepted: HOST:PORT"),
         ("TEMPORAL_ADDRESS", "here", "'here' is not accepted (accepted: HOST:PORT"),
-        ("REKINDLE_TEMPORAL_UI", "https://me:secret@temporal", "REKINDLE_TEMPORAL_UI: string should match pattern"),
+        ("REKINDLE_TEMPORAL_UI", "https://me:secret@temporal", "(got 'https://temporal')"),
         ("REKINDLE_PLATFORMS", '["10.0.7.1/24"]', "no network such as 10.0.7.0/24: 10.0.7.1/24 has host bits set"),
     ],
 )
