@@ -71,8 +71,8 @@ class ReplicasScenario(ElasticScenario):
 
 
 async def test_a_replica_of_two_pods_is_lost_and_comes_back(installed: tuple[Stack, Path]) -> None:
-    """A pod of the replica is lost, and the other pod leaves with it. The parameters are those of an undisturbed run, and no step is
-    lost."""
+    """A pod of the replica is lost, and the other pod leaves with it. The parameters are those of an undisturbed run, and no step
+    is lost."""
     stack, directory = installed
     result = await ReplicasScenario(ReplicasDemo(steps=100), stack, directory, lambda _: None).run()
     modes = [(step["mode"], step["verdict"]) for step in result["ladder"] if step["mode"] != Mode.SCALING]
