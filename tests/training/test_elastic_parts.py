@@ -129,12 +129,26 @@ async def test_gradients_of_a_group_are_added_up_in_its_order(
     assert is_as_whole(elastic, whole)
 
 
+async def test_sums_of_one_model_stay_while_those_of_another_are_made(
+    elastic: Job, gateway: GatewayPeer, zygote: Zygote, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Each model has a loop over the batches. The last share of rank 1 in it is one that follows others in the sum."""
+    settings = {"SECOND": "yes", "PARTS": "2"}
+    whole = await undisturbed(tmp_path_factory, zygote, **settings)
+    elastic.environment |= settings
+    await elastic.start()
+    await elastic.reached(3, rank=1)
+    await smaller(elastic, gateway, 3)
+    assert await elastic.codes() == {0, -signal.SIGKILL}
+    assert is_as_whole(elastic, whole, 3)
+
+
 @pytest.mark.parametrize(("place", "zero_last"), [("between", ""), ("between", "yes"), ("updated", "")])
 async def test_a_rank_with_several_shares_is_replaced_in_its_pod(
     place: str, zero_last: str, elastic: Job, gateway: GatewayPeer, whole: Whole
 ) -> None:
-    """The new process goes on with all shares: at full size, and with those of a missing rank. Other ranks drop what they have added
-    up in the step, wherever the script drops its gradients."""
+    """The new process goes on with all shares: at full size, and with those of a missing rank. Other ranks drop what they have
+    added up in the step, wherever the script drops its gradients."""
     elastic.environment["FAULTS"] = f"1:4:{place},0:12:{place}"
     if zero_last:
         elastic.environment["ZERO_LAST"] = zero_last
