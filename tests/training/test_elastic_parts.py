@@ -3,12 +3,14 @@
 import asyncio
 import random
 import signal
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import pytest_asyncio
 import torch
+from torch.utils.data import DataLoader, IterableDataset
 
 from rekindle_training.data import process_generators
 from rekindle_training.data.shares import shares
@@ -323,6 +325,36 @@ def test_parts_that_are_no_number_from_1_are_refused(parts: Any) -> None:
     """The message says what is accepted."""
     with pytest.raises((TypeError, ValueError), match=rf"shares\(parts\): {parts!r} is not accepted; give a whole number from 1"):
         shares(lambda share, of: [share, of], parts)
+
+
+class Stream(IterableDataset[int]):
+    """Whole numbers, of which each share reads its own."""
+
+    share = 0
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.share, 8, 2))
+
+
+def test_a_loader_of_another_share_is_refused() -> None:
+    """The message names both shares. A stream that is read in this process has one position, whatever loaders it has."""
+    one, stream = DataLoader(Stream(), num_workers=1), Stream()
+
+    def of_stream(share: int, _of: int) -> DataLoader[int]:
+        stream.share = share
+        return DataLoader(stream)
+
+    for make_loader, kind in ((lambda *_: one, "DataLoader"), (of_stream, "Stream")):
+        data = shares(make_loader, 2)
+        data.attach(0, 1)
+        data.of(0)
+        with pytest.raises(ValueError, match=f"the {kind} of share 1 is not accepted, since it is that of share 0"):
+            data.of(1)
+        data.close(())
+        assert data.of(0) is data.of(0)
+    apart = shares(lambda *_: DataLoader(stream, num_workers=1), 2)
+    apart.attach(0, 1)
+    assert apart.of(0) is not apart.of(1)
 
 
 def test_further_shares_have_random_numbers_of_their_own() -> None:

@@ -204,3 +204,16 @@ def test_a_layer_with_sparse_gradients_is_refused(wrappers: DataParallel, rows: 
     model = nn.Sequential(nn.Embedding(4, 3, sparse=True), nn.Linear(3, 2))
     with pytest.raises(TypeError, match=r"the sparse gradient of 0.weight is not accepted .*; give its layer sparse=False"):
         Scene(wrappers, model, SMALL, rows)
+
+
+def test_random_numbers_drawn_outside_of_the_loop_are_noticed_in_each_step_of_a_small_job(
+    wrappers: DataParallel, rows: torch.Tensor
+) -> None:
+    """A share that another rank carries would not draw them, also if the script begins to draw late."""
+    scene = Scene(wrappers, nn.Linear(4, 3), SMALL, rows)
+    for _ in range(6):
+        scene.trains()
+        scene.sums.before_update(gathers=False)
+    torch.rand(1)
+    with pytest.raises(Refused, match="random numbers are drawn outside of"):
+        scene.trains()

@@ -21,7 +21,7 @@ from rekindle_training.data import pickled, process_generators
 from rekindle_training.data.shares import Shares
 
 LOOKS = 4
-"""Number of passes over the batches of a step before which random numbers are compared."""
+"""Number of passes over the batches of a step before which random numbers are compared. While ranks are missing, all are."""
 
 
 class Playing:
@@ -53,7 +53,8 @@ class Playing:
         finally:
             if self._turn is turn:
                 self._sums.has_batch = False
-                self._ended = self._trained.take_random_numbers() if self._looks <= LOOKS else None
+                is_compared = self._looks <= LOOKS or not self._team().is_whole
+                self._ended = self._trained.take_random_numbers() if is_compared else None
 
     def _look(self) -> None:
         """Notes random numbers that were drawn since the last pass: a share that another rank carries would not draw them."""
