@@ -307,9 +307,18 @@ async def test_ranks_with_other_parts_are_refused(elastic: Job) -> None:
         ({"KEEPS": "static"}, "DistributedDataParallel(static_graph=True) has to sum in its first pass"),
         ({"KEEPS": "next"}, "a backward pass is outside of `for batch in training.batches():`"),
         ({"KEEPS": "left"}, "the script updates before its loop over training.batches() has ended: update after that loop"),
+        ({"KEEPS": "drops"}, "gradients of shares that are added up are dropped inside `for batch in training.batches():`"),
         ({"KEEPS": "gathers"}, "gradients are gathered over several steps: put all passes of one update into one `with step:`"),
     ],
-    ids=["sums of sums", "not wrapped", "a static graph", "a pass outside", "an update before the end", "gathered over steps"],
+    ids=[
+        "sums of sums",
+        "not wrapped",
+        "a static graph",
+        "a pass outside",
+        "an update before the end",
+        "dropped between shares",
+        "gathered over steps",
+    ],
 )
 async def test_what_would_not_be_the_mean_over_all_shares_is_refused(settings: dict[str, str], words: str, elastic: Job) -> None:
     """Training ends in its first steps, also at full size, and the message says what is accepted."""

@@ -3,7 +3,7 @@
 Each rank writes the samples of each step to `samples/RANK.jsonl` when it has drawn them, so that a repeated step is there
 twice. Steps after the first ones take `PACE_MS`. `FAULTS` are `RANK:STEP:PLACE` with commas between them, in which the rank's
 process kills itself once. `KEEPS` is what keeps the number of ranks fixed: `batches`, `groups`, `norm`, `next`, `left`,
-`draws`, `static`, `sums` (ranks sum in both passes of a batch), `beside` (a layer is not wrapped), `bare` (none is) or
+`draws`, `drops`, `static`, `sums` (ranks sum in both passes of a batch), `beside` (a layer is not wrapped), `bare` (none is) or
 `gathers`; `next` and `left` do so from step `KEEPS_FROM` on. With `COUNTS` the model counts its passes, in a buffer and in an
 attribute, and computes with both counts. With `BRANCH` the parameters that it uses depend on the batch. With `SYNC` gradients
 are summed over ranks after each of several batches. `PARTS` is the number of shares of each rank. With `TWICE` each batch has
@@ -141,6 +141,8 @@ with rekindle_training.session(model, optimizer, state=state, data=shares, check
             for micro in range(MICRO):
                 with ddp.no_sync() if micro < MICRO - 1 and "SYNC" not in os.environ else nullcontext():
                     for images in drawn(step):
+                        if KEEPS == "drops":
+                            optimizer.zero_grad()
                         if "TWICE" in os.environ or KEEPS == "sums":
                             with ddp.no_sync() if KEEPS != "sums" else nullcontext():
                                 scaler.scale(ddp(images).sum() / MICRO).backward()

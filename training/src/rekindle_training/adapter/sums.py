@@ -34,6 +34,10 @@ UNSUMMED = (
     "gradients are not summed over ranks by a pass of a rank's last batch: put `no_sync()` around `for batch in "
     "training.batches():` and not inside, and make a backward pass of each batch"
 )
+DROPPED = (
+    "gradients of shares that are added up are dropped inside `for batch in training.batches():`: call `zero_grad()` before or "
+    "after that loop"
+)
 COLLECTIVE = (
     "ranks make a collective inside `for batch in training.batches():`, which they go through a different number of times: make "
     "it after that loop"
@@ -205,6 +209,11 @@ class Sums:
         """Drops what is apart, since the step is repeated."""
         self.drop()
         self.end_step()
+
+    def refuse_drop(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Raises Refused where the script is about to drop gradients to which those of the next share are added."""
+        if self.has_batch and self._joined and any(one.grad is not None and one not in self._reduced for one in parameters):
+            self._places.refuse(DROPPED)
 
     def end_step(self) -> None:
         self._reduced.clear()
