@@ -217,3 +217,20 @@ def test_random_numbers_drawn_outside_of_the_loop_are_noticed_in_each_step_of_a_
     torch.rand(1)
     with pytest.raises(Refused, match="random numbers are drawn outside of"):
         scene.trains()
+
+
+def clips(scene: Scene) -> None:
+    """Makes the passes of a step, and clips after each of them."""
+    for batch in scene.batches():
+        loss(scene.ddp, batch).backward()
+        nn.utils.clip_grad_norm_(scene.model.parameters(), 0.01)
+
+
+@pytest.mark.parametrize("team", [SMALL, SMALL_WITH_PARTS, WITH_PARTS], ids=["small", "small with parts", "parts"])
+def test_gradients_that_are_changed_before_they_are_summed_are_refused(
+    team: Team, wrappers: DataParallel, rows: torch.Tensor
+) -> None:
+    """Clipping inside the loop would clip each share by itself, where a job of full size clips the mean."""
+    scene = Scene(wrappers, nn.Linear(4, 3), team, rows)
+    with pytest.raises(Refused, match="gradients are changed inside"):
+        clips(scene)

@@ -34,6 +34,10 @@ UNSUMMED = (
     "gradients are not summed over ranks by a pass of a rank's last batch: put `no_sync()` around `for batch in "
     "training.batches():` and not inside, and make a backward pass of each batch"
 )
+WRITTEN = (
+    "gradients are changed inside `for batch in training.batches():`, before those of all shares are summed: clip them, unscale "
+    "them and the like after that loop"
+)
 DROPPED = (
     "gradients of shares that are added up are dropped inside `for batch in training.batches():`: call `zero_grad()` before or "
     "after that loop"
@@ -104,27 +108,34 @@ class Sums:
                 parameter.grad = None
 
     @contextmanager
-    def looking(self, parameters: Iterable[torch.nn.Parameter]) -> Iterator[None]:
+    def looking(self, parameters: Iterable[torch.nn.Parameter], *, is_last: bool) -> Iterator[None]:
         """Looks whether passes inside the block, those of a share, add to a gradient several times. Such a share is summed up by
         itself.
 
+        Args:
+            is_last: it is the last share of this rank. Its passes sum the gradients, which the script may change then.
+
         Raises:
-            Refused: it was added to others, or batches had one pass in the first steps, while ranks are missing.
+            Refused: it was added to others, or batches had one pass in the first steps, while ranks are missing; or something
+                else changed the gradients before they were summed.
         """
         if self._looks > LOOKS and self._team().is_whole:
             yield
             return
-        seen, several = set[torch.Tensor](), set[torch.Tensor]()
-
-        def look(parameter: torch.Tensor) -> None:
-            (several if parameter in seen else seen).add(parameter)
-
+        look = _Look()
         hooks = [parameter.register_post_accumulate_grad_hook(look) for parameter in parameters]
         try:
             yield
         finally:
             for hook in hooks:
                 hook.remove()
+        if not is_last and look.finds_changes():
+            self.note(WRITTEN)
+        if self._team().parts > 1:
+            self._note_several(look.several)
+
+    def _note_several(self, several: Collection[torch.Tensor]) -> None:
+        """Notes parameters to whose gradients the passes of a share have added several times."""
         if several and (self._joined or (self._looks > LOOKS and not self._has_several_passes)):
             self.note("some batches have several backward passes and others one: make as many of each, from the first step on")
         self._has_several_passes |= bool(several)
@@ -413,6 +424,31 @@ def _spread_out(flat: torch.Tensor, parameters: Iterable[torch.nn.Parameter]) ->
         at += held.numel()
 
 
-def _versions(parameters: Iterable[torch.nn.Parameter]) -> list[tuple[int, int] | None]:
+class _Look:
+    """Hook of parameters, which is called when a pass has added to their gradients."""
+
+    def __init__(self) -> None:
+        self.several = set[torch.Tensor]()
+        """Parameters to whose gradients passes have added several times."""
+        self._seen = dict[torch.Tensor, tuple[int, int] | None]()
+        """Gradient of each parameter at the end of the latest pass. None: that pass has not ended yet."""
+
+    def __call__(self, parameter: torch.Tensor) -> None:
+        if parameter in self._seen:
+            self.several.add(parameter)
+        if all(self._seen.values()):
+            torch.autograd.Variable._execution_engine.queue_callback(self._end_pass)
+        self._seen[parameter] = None
+
+    def _end_pass(self) -> None:
+        """Notes all gradients, since those in one bucket have their change counter in common."""
+        self._seen = dict(zip(self._seen, _versions(self._seen), strict=True))
+
+    def finds_changes(self) -> bool:
+        """Returns whether gradients were changed since the latest pass."""
+        return list(self._seen.values()) != _versions(self._seen)
+
+
+def _versions(parameters: Iterable[torch.Tensor]) -> list[tuple[int, int] | None]:
     """Returns what changes when a pass adds to a gradient."""
     return [None if one.grad is None else (id(one.grad), one.grad._version) for one in parameters]
