@@ -3,12 +3,14 @@
 import asyncio
 import random
 import signal
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import pytest_asyncio
 import torch
+from torch.utils.data import DataLoader, IterableDataset
 
 from rekindle_training.data import process_generators
 from rekindle_training.data.shares import shares
@@ -127,6 +129,20 @@ async def test_gradients_of_a_group_are_added_up_in_its_order(
     assert (await status(gateway, 2))[:2] == ("upgrade", 0)
     assert await elastic.codes() == {0, -signal.SIGKILL}
     assert is_as_whole(elastic, whole)
+
+
+async def test_sums_of_one_model_stay_while_those_of_another_are_made(
+    elastic: Job, gateway: GatewayPeer, zygote: Zygote, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Each model has a loop over the batches. The last share of rank 1 in it is one that follows others in the sum."""
+    settings = {"SECOND": "yes", "PARTS": "2"}
+    whole = await undisturbed(tmp_path_factory, zygote, **settings)
+    elastic.environment |= settings
+    await elastic.start()
+    await elastic.reached(3, rank=1)
+    await smaller(elastic, gateway, 3)
+    assert await elastic.codes() == {0, -signal.SIGKILL}
+    assert is_as_whole(elastic, whole, 3)
 
 
 @pytest.mark.parametrize(("place", "zero_last"), [("between", ""), ("between", "yes"), ("updated", "")])
@@ -291,9 +307,18 @@ async def test_ranks_with_other_parts_are_refused(elastic: Job) -> None:
         ({"KEEPS": "static"}, "DistributedDataParallel(static_graph=True) has to sum in its first pass"),
         ({"KEEPS": "next"}, "a backward pass is outside of `for batch in training.batches():`"),
         ({"KEEPS": "left"}, "the script updates before its loop over training.batches() has ended: update after that loop"),
+        ({"KEEPS": "drops"}, "gradients of shares that are added up are dropped inside `for batch in training.batches():`"),
         ({"KEEPS": "gathers"}, "gradients are gathered over several steps: put all passes of one update into one `with step:`"),
     ],
-    ids=["sums of sums", "not wrapped", "a static graph", "a pass outside", "an update before the end", "gathered over steps"],
+    ids=[
+        "sums of sums",
+        "not wrapped",
+        "a static graph",
+        "a pass outside",
+        "an update before the end",
+        "dropped between shares",
+        "gathered over steps",
+    ],
 )
 async def test_what_would_not_be_the_mean_over_all_shares_is_refused(settings: dict[str, str], words: str, elastic: Job) -> None:
     """Training ends in its first steps, also at full size, and the message says what is accepted."""
@@ -309,6 +334,36 @@ def test_parts_that_are_no_number_from_1_are_refused(parts: Any) -> None:
     """The message says what is accepted."""
     with pytest.raises((TypeError, ValueError), match=rf"shares\(parts\): {parts!r} is not accepted; give a whole number from 1"):
         shares(lambda share, of: [share, of], parts)
+
+
+class Stream(IterableDataset[int]):
+    """Whole numbers, of which each share reads its own."""
+
+    share = 0
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.share, 8, 2))
+
+
+def test_a_loader_of_another_share_is_refused() -> None:
+    """The message names both shares. A stream that is read in this process has one position, whatever loaders it has."""
+    one, stream = DataLoader(Stream(), num_workers=1), Stream()
+
+    def of_stream(share: int, _of: int) -> DataLoader[int]:
+        stream.share = share
+        return DataLoader(stream)
+
+    for make_loader, kind in ((lambda *_: one, "DataLoader"), (of_stream, "Stream")):
+        data = shares(make_loader, 2)
+        data.attach(0, 1)
+        data.of(0)
+        with pytest.raises(ValueError, match=f"the {kind} of share 1 is not accepted, since it is that of share 0"):
+            data.of(1)
+        data.close(())
+        assert data.of(0) is data.of(0)
+    apart = shares(lambda *_: DataLoader(stream, num_workers=1), 2)
+    apart.attach(0, 1)
+    assert apart.of(0) is not apart.of(1)
 
 
 def test_further_shares_have_random_numbers_of_their_own() -> None:

@@ -3,11 +3,12 @@
 Each rank writes the samples of each step to `samples/RANK.jsonl` when it has drawn them, so that a repeated step is there
 twice. Steps after the first ones take `PACE_MS`. `FAULTS` are `RANK:STEP:PLACE` with commas between them, in which the rank's
 process kills itself once. `KEEPS` is what keeps the number of ranks fixed: `batches`, `groups`, `norm`, `next`, `left`,
-`draws`, `static`, `sums` (ranks sum in both passes of a batch), `beside` (a layer is not wrapped), `bare` (none is) or
+`draws`, `drops`, `static`, `sums` (ranks sum in both passes of a batch), `beside` (a layer is not wrapped), `bare` (none is) or
 `gathers`; `next` and `left` do so from step `KEEPS_FROM` on. With `COUNTS` the model counts its passes, in a buffer and in an
 attribute, and computes with both counts. With `BRANCH` the parameters that it uses depend on the batch. With `SYNC` gradients
 are summed over ranks after each of several batches. `PARTS` is the number of shares of each rank. With `TWICE` each batch has
-two passes, and ranks sum in the second one. With `ZERO_LAST` gradients are dropped at the end of a step.
+two passes, and ranks sum in the second one. With `ZERO_LAST` gradients are dropped at the end of a step. With `SECOND` another
+model has a loop of its own over the batches of a step.
 """
 
 import hashlib
@@ -112,12 +113,14 @@ if os.environ.get("BRANCH"):
 model = nn.Sequential(layers, nn.SyncBatchNorm(4)) if KEEPS == "norm" else layers  # DDP accepts it on accelerators only
 if KEEPS == "beside":
     model = nn.Sequential(layers, nn.Linear(4, 4))
-optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+second = nn.Linear(16, 4)
+optimizer = torch.optim.AdamW([*model.parameters(), *(second.parameters() if "SECOND" in os.environ else ())], lr=0.01)
 scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=4)
 data = rekindle_training.batches(make_loader(rank, int(os.environ["WORLD_SIZE"])))
 shares: Any = data if KEEPS == "batches" else rekindle_training.shares(make_loader, PARTS)
 torch.manual_seed(1000 + rank)
-with rekindle_training.session(model, optimizer, state=[scaler], data=shares, checkpoint_every=10) as training:
+state: list[Any] = [scaler, second] if "SECOND" in os.environ else [scaler]
+with rekindle_training.session(model, optimizer, state=state, data=shares, checkpoint_every=10) as training:
     fault("joined", training.step)
     ddp: Any = DistributedDataParallel(
         layers if KEEPS != "bare" else nn.Linear(1, 1),
@@ -126,6 +129,7 @@ with rekindle_training.session(model, optimizer, state=[scaler], data=shares, ch
         find_unused_parameters="BRANCH" in os.environ,
         static_graph=KEEPS == "static",
     )
+    seconds: list[Any] = [DistributedDataParallel(second)] if "SECOND" in os.environ else []
     if KEEPS == "bare":
         ddp.forward = layers.forward
     if KEEPS == "groups":
@@ -137,11 +141,16 @@ with rekindle_training.session(model, optimizer, state=[scaler], data=shares, ch
             for micro in range(MICRO):
                 with ddp.no_sync() if micro < MICRO - 1 and "SYNC" not in os.environ else nullcontext():
                     for images in drawn(step):
+                        if KEEPS == "drops":
+                            optimizer.zero_grad()
                         if "TWICE" in os.environ or KEEPS == "sums":
                             with ddp.no_sync() if KEEPS != "sums" else nullcontext():
                                 scaler.scale(ddp(images).sum() / MICRO).backward()
                         scaler.scale(ddp(images).square().mean() / MICRO).backward()
                         fault("between", step)
+            for other in seconds:
+                for images in drawn(step):
+                    scaler.scale(other(images).square().mean()).backward()
             fault("backward", step)
             if KEEPS == "draws":
                 torch.rand(1)
@@ -154,7 +163,7 @@ with rekindle_training.session(model, optimizer, state=[scaler], data=shares, ch
                 optimizer.zero_grad(set_to_none=bool(step % 2))
         fault("after", step)
 
-held = [*model.parameters(), *model.buffers()]
+held = [*model.parameters(), *model.buffers(), *second.parameters()]
 digest = hashlib.sha256(b"".join(tensor.detach().numpy().tobytes() for tensor in held))
 numbers = hashlib.sha256(torch.get_rng_state().numpy().tobytes())
 os.write(1, f"final {rank} {digest.hexdigest()[:16]} {numbers.hexdigest()[:16]}\n".encode())

@@ -323,11 +323,7 @@ class Boundary:
 
     def drops_gradients(self, thing: torch.optim.Optimizer | torch.nn.Module, set_to_none: bool = True) -> None:
         """Notes that the script is about to drop the gradients of an optimizer or a module, or to set them to zero."""
-        if isinstance(thing, torch.nn.Module):
-            of = list(thing.parameters())
-        else:
-            of = [parameter for group in thing.param_groups for parameter in group["params"]]
-        self._gradients.dropped(self._parameters, of, are_kept=not set_to_none)
+        self._gradients.dropped(self._parameters, parameters_of(thing), are_kept=not set_to_none)
 
     def has_gradients(self, *, is_one_of_several: bool) -> None:
         """Notes what the step has changed so far. Called when it has all its gradients, before its update.
@@ -414,6 +410,13 @@ def _with_inner(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]
         elif isinstance(value, dict):
             ahead += [one for one in value.values() if isinstance(one, torch.optim.Optimizer)]
     return found
+
+
+def parameters_of(thing: torch.optim.Optimizer | torch.nn.Module) -> list[torch.nn.Parameter]:
+    """Returns the parameters of an optimizer or a module."""
+    if isinstance(thing, torch.nn.Module):
+        return list(thing.parameters())
+    return [parameter for group in thing.param_groups for parameter in group["params"]]
 
 
 def _small(things: Mapping[str, Stateful]) -> dict[str, Stateful]:

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from rekindle_training.adapter.sums import Sums, parameters_of
+from rekindle_training.adapter.sums import Sums
 
 Layout = str
 """Indices of the parameters that need gradients, as DDP writes them: "2 1, 0" are two buckets, in the order of reduction."""
@@ -46,6 +46,14 @@ class _Wrapper:
     """True for each parameter that needed gradients when the wrapper was made. DDP reduces them, even if frozen later."""
     found: bool = False
     """True if the first backward pass is over and the buckets are final."""
+
+    @property
+    def reduced(self) -> list[torch.nn.Parameter]:
+        """Parameters that train, and whose gradients the wrapper reduces. It may have been told to ignore others."""
+        if (ddp := self.ddp()) is None:
+            return []
+        named = zip(ddp.module.named_parameters(), self.needs, strict=False)
+        return [one for (name, one), need in named if need and one.requires_grad and name not in ddp.parameters_to_ignore]
 
 
 class DataParallel:
@@ -82,6 +90,7 @@ class DataParallel:
                 self._awaited_needs = self._awaited_needs[1:]
                 self._wrappers.append(_Wrapper(ref(ddp), used[0], needs))
                 if self.sums is not None:
+                    _refuse_sparse(ddp)
                     register(ddp, None, self.sums.hook)
                 if self._awaited_flags:
                     vars(ddp).update(self._awaited_flags.pop(0))
@@ -111,13 +120,10 @@ class DataParallel:
                 that further passes follow (`no_sync`).
         """
         assert self.sums is not None
-        ddps = self.living
-        parameters = parameters_of(ddps)
+        ddps, parameters = self.living, self.parameters
         if sums and self.is_last:
-            self.sums.take(share, parameters)
-            self.sums.fill(parameters_of(ddp for ddp in ddps if ddp.find_unused_parameters))
-            yield
-            self.sums.drop()
+            with self.sums.last_share(share, parameters, self._unused_at_times):
+                yield
             return
         flags = [ddp.require_backward_grad_sync for ddp in ddps]
         for ddp in ddps:
@@ -141,7 +147,14 @@ class DataParallel:
     @property
     def parameters(self) -> list[torch.nn.Parameter]:
         """Parameters that wrappers reduce."""
-        return parameters_of(self.living)
+        return [one for wrapper in self._wrappers for one in wrapper.reduced]
+
+    @property
+    def _unused_at_times(self) -> Iterator[torch.nn.Parameter]:
+        """Parameters of wrappers whose passes may leave some out."""
+        for wrapper in self._wrappers:
+            if (ddp := wrapper.ddp()) is not None and ddp.find_unused_parameters:
+                yield from wrapper.reduced
 
     @property
     def has_static_graph(self) -> bool:
@@ -320,6 +333,18 @@ def _begin_again(ddp: Any, layout: Layout) -> None:
     if ddp.static_graph:
         ddp.static_graph = False
         ddp._set_static_graph()
+
+
+def _refuse_sparse(ddp: Any) -> None:
+    """Raises TypeError where gradients do not lie in buckets."""
+    parameters, sparse = ddp._build_params_for_reducer()
+    if any(sparse):
+        names = {parameter: name for name, parameter in ddp.module.named_parameters()}
+        name = next(names[one] for one, is_sparse in zip(parameters, sparse, strict=True) if is_sparse)
+        raise TypeError(
+            f"DistributedDataParallel: the sparse gradient of {name} is not accepted in a session whose data are shares, since "
+            "the session sums gradients in the order of the shares; give its layer sparse=False"
+        )
 
 
 def _refuse_state(ddp: Any) -> None:

@@ -448,6 +448,8 @@ class Training:
                 self._join(wish)
 
     def _join(self, wish: Join) -> None:
+        if self._playing is not None:
+            self._playing.drop()  # random numbers may be put back
         joined = self._membership.join(wish)
         self._stretches.missing = self._communicator.team.missing_share
         self._periodic.join(self.step)

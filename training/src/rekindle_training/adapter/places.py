@@ -66,6 +66,8 @@ class Places:
         self._unguarded = ""
         """Message about a collective between two steps, before it is known whether the loop has a `with step:`."""
         self.refuse: Callable[[str], None] = _raise
+        self.in_step: Callable[[object], None] | None = None
+        """Called with the process group of each collective that the script makes in a step. None: it does not matter."""
         self._loop = threading.get_ident()
         self.of_threads: set[str] = set()
         """Names of the groups to which other threads of this process have handed collectives, as an asynchronous save does."""
@@ -105,7 +107,10 @@ class Places:
         def watched(*args: Any, **keywords: Any) -> Any:
             if threading.get_ident() != self._loop:
                 self.of_threads.add(args[0].group_name)
-            elif self.now not in (Place.ELSEWHERE, Place.IN_STEP):
+            elif self.now is Place.IN_STEP:
+                if self.in_step is not None:
+                    self.in_step(args[0])
+            elif self.now is not Place.ELSEWHERE:
                 self._notice(name)
             return method(*args, **keywords)
 

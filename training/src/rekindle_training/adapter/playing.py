@@ -21,7 +21,7 @@ from rekindle_training.data import pickled, process_generators
 from rekindle_training.data.shares import Shares
 
 LOOKS = 4
-"""Number of passes over the batches of a step before which random numbers are compared."""
+"""Number of passes over the batches of a step before which random numbers are compared. While ranks are missing, all are."""
 
 
 class Playing:
@@ -53,7 +53,8 @@ class Playing:
         finally:
             if self._turn is turn:
                 self._sums.has_batch = False
-                self._ended = self._trained.take_random_numbers() if self._looks <= LOOKS else None
+                is_compared = self._looks <= LOOKS or not self._team().is_whole
+                self._ended = self._trained.take_random_numbers() if is_compared else None
 
     def _look(self) -> None:
         """Notes random numbers that were drawn since the last pass: a share that another rank carries would not draw them."""
@@ -90,14 +91,14 @@ class Playing:
                 self._as(share, turn, begun, is_first=is_first),
                 begun.sends(self._reduced.living if is_first else ()),
                 self._reduced.passes(share, lambda: self._turn is turn, sums=share == shares[-1]),
-                self._sums.looking(self._looked_at),
+                self._sums.looking(self._looked_at, is_last=share == shares[-1]),
             ):
                 yield next(self._shares.of(share))
 
     @property
     def _looked_at(self) -> Collection[torch.nn.Parameter]:
-        """Parameters that are looked at because a rank has several shares."""
-        return self._reduced.parameters if self._shares.parts > 1 else ()
+        """Parameters whose gradients passes add to. FSDP writes those of sharded models by itself."""
+        return self._reduced.parameters if isinstance(self._reduced, DataParallel) else ()
 
     def drop(self) -> None:
         """Gives up the pass that is going on: the step is repeated, and begins with the state that the session puts back."""

@@ -19,7 +19,7 @@ import torch
 
 from rekindle_training.adapter import agreement, communicator
 from rekindle_training.adapter.agreement import Kind
-from rekindle_training.adapter.boundary import Boundary
+from rekindle_training.adapter.boundary import Boundary, parameters_of
 from rekindle_training.adapter.carried import Carried
 from rekindle_training.adapter.comparison import Comparison, ReplicasDiffer
 from rekindle_training.adapter.elasticity import fixed_size
@@ -120,6 +120,8 @@ class Attempts:
         """Functions that are called at the end of each step that is done, after its last update."""
         for kind in (torch.optim.Optimizer, torch.nn.Module):
             _call_before_of(kind, "zero_grad", self._boundary.drops_gradients)
+            if sums is not None:
+                _call_before_of(kind, "zero_grad", lambda thing, *_, **__: sums.refuse_drop(parameters_of(thing)))
         for thing in (rank.trained.optimizer, *rank.trained.shared.values()):
             if isinstance(thing, torch.optim.Optimizer):
                 thing.register_step_pre_hook(self._before_torchs)

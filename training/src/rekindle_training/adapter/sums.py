@@ -13,7 +13,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -31,6 +30,22 @@ AGAIN = (
 AGAIN_IN_LOOP = (
     "gradients of a batch are summed over ranks several times: put all passes of a batch but its last one into `no_sync()`"
 )
+UNSUMMED = (
+    "gradients are not summed over ranks by a pass of a rank's last batch: put `no_sync()` around `for batch in "
+    "training.batches():` and not inside, and make a backward pass of each batch"
+)
+WRITTEN = (
+    "gradients are changed inside `for batch in training.batches():`, before those of all shares are summed: clip them, unscale "
+    "them and the like after that loop"
+)
+DROPPED = (
+    "gradients of shares that are added up are dropped inside `for batch in training.batches():`: call `zero_grad()` before or "
+    "after that loop"
+)
+COLLECTIVE = (
+    "ranks make a collective inside `for batch in training.batches():`, which they go through a different number of times: make "
+    "it after that loop"
+)
 LOOKS = 4
 """Loops in which it is looked whether a batch has several passes. While ranks are missing, it is looked in each loop."""
 
@@ -40,6 +55,7 @@ class Sums:
 
     def __init__(self, team: Callable[[], Team], rank: int, places: Places) -> None:
         self._team, self._rank, self._places = team, rank, places
+        places.in_step = self._notice_collective
         self._apart: dict[int, dict[torch.Tensor, torch.Tensor]] = {}
         """Gradients of shares that are not summed yet, by the last share of those that are added up, and by parameter."""
         self.has_batch = False
@@ -55,10 +71,12 @@ class Sums:
         """True if a batch has several passes that add to one gradient."""
         self._adds_up = False
         """True if this loop over the batches of a step may add up shares of a group as they are computed."""
-        self._joined = False
-        """True if the gradients of the next share are added to those of the one before."""
+        self._joined = self._has_joined = False
+        """True if the gradients of the next share are added to those of the one before; and if any were in this loop."""
         self._reduced = set[torch.Tensor]()
-        """The first parameter of each bucket that was summed in this step, or in this loop if each rank has one share."""
+        """Parameters whose gradients were summed in this step, or in this loop if each rank has one share. They are left so."""
+        self._has_passes = self._has_summed = False
+        """True if a pass of this loop has added to a gradient; and if passes of the last share have summed them over ranks."""
 
     def begin_batches(self) -> None:
         self.has_batch, self._is_open = True, bool(self.same_part)
@@ -73,8 +91,9 @@ class Sums:
         """
         self._looks += 1
         self._adds_up, self._joined = is_last and not self._apart, False
+        self._has_joined = self._has_passes = False
         if not self._apart:  # later each share has added to them already
-            self._share_out(parameters)
+            self._share_out(self._without_complete(parameters))
 
     def _share_out(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """Gives gradients that are there to the first share of each group."""
@@ -89,27 +108,34 @@ class Sums:
                 parameter.grad = None
 
     @contextmanager
-    def looking(self, parameters: Iterable[torch.nn.Parameter]) -> Iterator[None]:
+    def looking(self, parameters: Iterable[torch.nn.Parameter], *, is_last: bool) -> Iterator[None]:
         """Looks whether passes inside the block, those of a share, add to a gradient several times. Such a share is summed up by
         itself.
 
+        Args:
+            is_last: it is the last share of this rank. Its passes sum the gradients, which the script may change then.
+
         Raises:
-            Refused: it was added to others, or batches had one pass in the first steps, while ranks are missing.
+            Refused: it was added to others, or batches had one pass in the first steps, while ranks are missing; or something
+                else changed the gradients before they were summed.
         """
         if self._looks > LOOKS and self._team().is_whole:
             yield
             return
-        seen, several = set[torch.Tensor](), set[torch.Tensor]()
-
-        def look(parameter: torch.Tensor) -> None:
-            (several if parameter in seen else seen).add(parameter)
-
+        look = _Look()
         hooks = [parameter.register_post_accumulate_grad_hook(look) for parameter in parameters]
         try:
             yield
         finally:
             for hook in hooks:
                 hook.remove()
+        if not is_last and look.finds_changes():
+            self.note(WRITTEN)
+        if self._team().parts > 1:
+            self._note_several(look.several)
+
+    def _note_several(self, several: Collection[torch.Tensor]) -> None:
+        """Notes parameters to whose gradients the passes of a share have added several times."""
         if several and (self._joined or (self._looks > LOOKS and not self._has_several_passes)):
             self.note("some batches have several backward passes and others one: make as many of each, from the first step on")
         self._has_several_passes |= bool(several)
@@ -120,16 +146,68 @@ class Sums:
 
         They stay where they are if those of the next share are added to them.
         """
+        parameters = self._without_complete(parameters)
         self.take(number, parameters)
-        yield
+        with self._noticing_passes(parameters):
+            yield
         self._joined = self._adds_up and not self._has_several_passes and self._team().is_followed(number)
-        if self._joined:
+        self._has_joined = self._has_joined or self._joined
+        if not self._joined:
+            self._keep(number, parameters)
+
+    @contextmanager
+    def last_share(
+        self, number: int, parameters: Collection[torch.nn.Parameter], filled: Iterable[torch.nn.Parameter]
+    ) -> Iterator[None]:
+        """Lets passes inside the block, those of the last share of a rank, sum the gradients of all its shares.
+
+        If they do not, as in `no_sync()`, its gradients are kept apart as well.
+
+        Args:
+            filled: parameters of wrappers that refuse a last pass that leaves them out, if other shares have gradients of them.
+
+        Raises:
+            Refused: nothing was summed, and the gradients of several shares are added up already.
+        """
+        parameters = self._without_complete(parameters)
+        self.take(number, parameters)
+        self._fill(filled)
+        self._has_summed = False
+        with self._noticing_passes(parameters):
+            yield
+        if self._has_passes and not self._has_summed:
+            if self._has_joined:
+                self.note(UNSUMMED)
+            self._keep(number, parameters)
             return
+        self._put_back_untouched()
+        self.drop()
+
+    def _keep(self, number: int, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Keeps the gradients of a share apart."""
         self._apart[number] = {}
         for parameter in parameters:
             if parameter.grad is not None:
                 self._apart[number][parameter] = parameter.grad.clone()  # it may be a view of a bucket
                 parameter.grad = None
+
+    def _put_back_untouched(self) -> None:
+        """Puts gradients back that were there when the loop began, and had no part in it."""
+        for held in self._apart.values():
+            for parameter, gradient in held.items():
+                if parameter.grad is None and parameter not in self._reduced:
+                    parameter.grad = gradient
+
+    def _without_complete(self, parameters: Collection[torch.nn.Parameter]) -> Collection[torch.nn.Parameter]:
+        """Returns the parameters without those whose gradients are complete, as of another model in an earlier loop."""
+        return [one for one in parameters if one not in self._reduced] if self._reduced else parameters
+
+    @contextmanager
+    def _noticing_passes(self, parameters: Collection[torch.nn.Parameter]) -> Iterator[None]:
+        """Notices whether passes inside the block add to gradients."""
+        before = _versions(parameters)
+        yield
+        self._has_passes = self._has_passes or _versions(parameters) != before
 
     def take(self, number: int, parameters: Iterable[torch.nn.Parameter]) -> None:
         """Puts the gradients of a share back to which further passes add."""
@@ -143,10 +221,15 @@ class Sums:
         self.drop()
         self.end_step()
 
+    def refuse_drop(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Raises Refused where the script is about to drop gradients to which those of the next share are added."""
+        if self.has_batch and self._joined and any(one.grad is not None and one not in self._reduced for one in parameters):
+            self._places.refuse(DROPPED)
+
     def end_step(self) -> None:
         self._reduced.clear()
 
-    def fill(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+    def _fill(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """Gives zeros to parameters that have gradients of other shares only. DDP refuses a last pass that leaves them out."""
         held = {parameter for of_share in self._apart.values() for parameter in of_share}
         for parameter in parameters:
@@ -167,8 +250,11 @@ class Sums:
         if self.has_batch or self._is_open:
             self.note("the script updates before its loop over training.batches() has ended: update after that loop")
         self.end_step()
-        if self._team().parts > 1 and (gathers or self._apart):
+        is_apart = any(self._apart.values())
+        if self._team().parts > 1 and (gathers or is_apart):
             self._places.refuse(GATHERS)
+        if is_apart:
+            self._places.refuse(UNSUMMED)
 
     def note(self, misuse: str) -> None:
         """Notes what a job of full size can do only.
@@ -180,6 +266,17 @@ class Sums:
         self.misuse = misuse
         if self.same_part or self._team().parts > 1 or not self._team().is_whole:
             self._places.refuse(misuse)
+
+    def _notice_collective(self, group: object) -> None:
+        """Notes a collective of all ranks inside the loop over the batches. Called at each collective of the script in a step.
+
+        Raises:
+            Refused: ranks are missing, so that others would wait for it without end.
+        """
+        if self.has_batch and group == dist.group.WORLD:
+            self.misuse = self.misuse or COLLECTIVE
+            if not self._team().is_whole:
+                self._places.refuse(COLLECTIVE)
 
     def hook(self, _state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Returns the mean of a bucket's gradients over all shares. Called by DDP in the last pass of a step.
@@ -200,10 +297,11 @@ class Sums:
 
     def _look_for_sums_of_sums(self, bucket: dist.GradBucket) -> None:
         """Notes a bucket that was summed already: that sum would be divided by all shares again."""
-        first = bucket.parameters()[0]
-        if first in self._reduced:
+        parameters = bucket.parameters()
+        if not self._reduced.isdisjoint(parameters):
             self.note(AGAIN if self._team().parts > 1 else AGAIN_IN_LOOP)
-        self._reduced.add(first)
+        self._reduced.update(parameters)
+        self._has_summed = True
 
     def _of_units(self, bucket: dist.GradBucket) -> list[torch.Tensor]:
         """Returns the bucket's gradients for each unit of this rank. Those of its last share are in the bucket."""
@@ -284,10 +382,24 @@ def _flat_in(bucket: dist.GradBucket, held: Mapping[torch.Tensor, torch.Tensor])
     """Returns gradients as they lie in a bucket, with zeros for those that are not there."""
     flat, at = torch.zeros_like(bucket.buffer()), 0
     for parameter in bucket.parameters():
+        alike = _real(parameter.detach())
         if parameter in held:
-            flat[at : at + parameter.numel()] = held[parameter].reshape(-1)
-        at += parameter.numel()
+            flat.as_strided(alike.size(), _strides(alike), at).copy_(_real(held[parameter]))
+        at += alike.numel()
     return flat
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns the tensor as it lies in a bucket: complex numbers are pairs there."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def _strides(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Returns the strides that DDP gives a gradient in its bucket: those of the parameter, as with `channels_last`, unless there
+    are gaps in it."""
+    strides = tensor.stride()
+    is_dense = torch.empty_like(tensor, device="meta").stride() == strides
+    return strides if is_dense else torch.empty(tensor.shape, device="meta").stride()
 
 
 def _flat(parameters: Iterable[torch.nn.Parameter], gradients: Mapping[torch.nn.Parameter, torch.Tensor | None]) -> torch.Tensor:
@@ -312,6 +424,31 @@ def _spread_out(flat: torch.Tensor, parameters: Iterable[torch.nn.Parameter]) ->
         at += held.numel()
 
 
-def parameters_of(ddps: Iterable[Any]) -> list[torch.nn.Parameter]:
-    """Returns the parameters that wrappers reduce."""
-    return [parameter for ddp in ddps for parameter in ddp.module.parameters() if parameter.requires_grad]
+class _Look:
+    """Hook of parameters, which is called when a pass has added to their gradients."""
+
+    def __init__(self) -> None:
+        self.several = set[torch.Tensor]()
+        """Parameters to whose gradients passes have added several times."""
+        self._seen = dict[torch.Tensor, tuple[int, int] | None]()
+        """Gradient of each parameter at the end of the latest pass. None: that pass has not ended yet."""
+
+    def __call__(self, parameter: torch.Tensor) -> None:
+        if parameter in self._seen:
+            self.several.add(parameter)
+        if all(self._seen.values()):
+            torch.autograd.Variable._execution_engine.queue_callback(self._end_pass)
+        self._seen[parameter] = None
+
+    def _end_pass(self) -> None:
+        """Notes all gradients, since those in one bucket have their change counter in common."""
+        self._seen = dict(zip(self._seen, _versions(self._seen), strict=True))
+
+    def finds_changes(self) -> bool:
+        """Returns whether gradients were changed since the latest pass."""
+        return list(self._seen.values()) != _versions(self._seen)
+
+
+def _versions(parameters: Iterable[torch.Tensor]) -> list[tuple[int, int] | None]:
+    """Returns what changes when a pass adds to a gradient."""
+    return [None if one.grad is None else (id(one.grad), one.grad._version) for one in parameters]

@@ -8,6 +8,8 @@ several parts, the parts of a missing one are spread over the others.
 from collections.abc import Callable, Collection
 from typing import Any, Never
 
+from torch.utils.data import IterableDataset
+
 from rekindle_training.data import process_generators
 from rekindle_training.data.batches import Batches, batches
 
@@ -19,20 +21,37 @@ class Shares:
         self._make, self.parts = make_loader, parts
         self._rank = self._world_size = -1
         self._opened: dict[int, Batches] = {}
+        self._loaders: dict[int, Any] = {}
 
     def attach(self, rank: int, world_size: int) -> None:
         """Says which share is this rank's own. Called by the session."""
         self._rank, self._world_size = rank, world_size
 
     def of(self, share: int) -> Batches:
-        """Returns the batches of a share. Its loader is made when it is first asked for, and draws no random numbers."""
+        """Returns the batches of a share. Its loader is made when it is first asked for, and draws no random numbers.
+
+        Raises:
+            ValueError: it is the loader of another share.
+        """
         if self._world_size < 0:
             raise RuntimeError("shares(make_loader): the share of a rank is known inside the session that has these shares")
         if share not in self._opened:
             before = process_generators.take(None)
-            self._opened[share] = batches(self._make(share, self._world_size * self.parts))
+            loader = self._make(share, self._world_size * self.parts)
+            self._refuse_same(share, loader)
+            self._opened[share], self._loaders[share] = batches(loader), loader
             process_generators.put(before, None)
         return self._opened[share]
+
+    def _refuse_same(self, share: int, loader: object) -> None:
+        """Raises ValueError where a loader draws from the position of another share's, so that samples are lost or seen twice."""
+        other = next((number for number, made in self._loaders.items() if _source(made) is _source(loader)), None)
+        if other is not None:
+            kind = type(_source(loader)).__name__
+            raise ValueError(
+                f"shares(make_loader): the {kind} of share {share} is not accepted, since it is that of share {other}; accepted "
+                "is one of its own for each share"
+            )
 
     @property
     def further(self) -> range:
@@ -41,7 +60,9 @@ class Shares:
 
     def close(self, keep: Collection[int]) -> None:
         """Drops the loaders of shares that this rank carries no more."""
-        self._opened = {share: opened for share, opened in self._opened.items() if share in {*keep, self._rank}}
+        kept = {*keep, self._rank}
+        self._opened = {share: opened for share, opened in self._opened.items() if share in kept}
+        self._loaders = {share: loader for share, loader in self._loaders.items() if share in kept}
 
     @property
     def epoch(self) -> int:
@@ -97,6 +118,12 @@ def shares(make_loader: Callable[[int, int], Any], parts: int = 1) -> Shares:
             "ranks that returns a loader, as in shares(lambda rank, world_size: DataLoader(...))"
         )
     return Shares(make_loader, _count(parts))
+
+
+def _source(loader: Any) -> object:
+    """Returns what has the position of a loader: a stream that is read in this process, or the loader itself."""
+    stream = getattr(loader, "dataset", None)
+    return stream if isinstance(stream, IterableDataset) and not getattr(loader, "num_workers", 0) else loader
 
 
 def _count(parts: object) -> int:

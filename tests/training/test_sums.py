@@ -1,0 +1,236 @@
+"""Gradients of the shares of one rank are summed as the mean over all of them, or training ends with the reason."""
+
+import copy
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+
+from rekindle_training.adapter import own
+from rekindle_training.adapter.data_parallel import DataParallel
+from rekindle_training.adapter.places import COLLECTIVES, Place, Places, Refused
+from rekindle_training.adapter.playing import Playing
+from rekindle_training.adapter.sums import Sums
+from rekindle_training.adapter.team import Team
+from rekindle_training.adapter.trained import Trained
+from rekindle_training.data.shares import shares
+
+SMALL, SMALL_WITH_PARTS, WITH_PARTS = Team.of((0, 0), 2), Team.of((0,) * 4, 2, 2), Team.of((), 1, 2)
+"""Teams of one rank. It carries the share of a missing one, or has two shares itself, or both."""
+
+
+class Scene:
+    """One rank, whose process group has no other one, with a model that is wrapped."""
+
+    def __init__(self, wrappers: DataParallel, model: nn.Module, team: Team, rows: torch.Tensor) -> None:
+        self.rows, self.model, self.places = rows, model, Places()
+        self.sums = wrappers.sums = Sums(lambda: team, 0, self.places)
+        self.ddp: Any = DistributedDataParallel(model)
+        data = shares(self._loader, team.parts)
+        data.attach(0, team.world_size)
+        trained = Trained(model, torch.optim.SGD(model.parameters(), lr=0.1), data)
+        trained.carried.update({share: own.take(data.of(share), None) for share in team.shares(0)[1:]})
+        self.playing = Playing(trained, data, wrappers, 0, lambda: team)
+        self.drawn: list[torch.Tensor] = []
+
+    def _loader(self, share: int, of: int) -> DataLoader[Any]:
+        samples: Any = self.rows
+        return DataLoader(samples, 2, sampler=DistributedSampler(samples, of, share))
+
+    def batches(self) -> Generator[torch.Tensor]:
+        for batch in self.playing.batches():
+            self.drawn.append(batch)
+            yield batch
+
+    def trains(self) -> None:
+        """Makes the passes of a step."""
+        for batch in self.batches():
+            loss(self.ddp, batch).backward()
+
+    def is_mean(self, loops: int = 1) -> bool:
+        """Returns whether the gradients are the mean over the shares, for the sum of the losses of all loops."""
+        plain = copy.deepcopy(self.model)
+        plain.zero_grad()
+        for batch in self.drawn:
+            (loss(plain, batch) * loops / len(self.drawn)).backward()
+        pairs = zip(_gradients(self.model), _gradients(plain), strict=True)
+        return all(torch.allclose(one, other) for one, other in pairs)
+
+
+def _gradients(model: nn.Module) -> list[torch.Tensor]:
+    return [one.grad for one in model.parameters() if one.grad is not None]
+
+
+def loss(model: Callable[[torch.Tensor], torch.Tensor], batch: torch.Tensor) -> torch.Tensor:
+    return model(batch).abs().square().mean()
+
+
+class Turned(nn.Module):
+    """Has a parameter with the strides of its transpose, and one with gaps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 3).t())
+        self.gaps = nn.Parameter(torch.randn(3, 4)[:, ::2])
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs @ self.weight.t() @ self.gaps
+
+
+class Complex(nn.Module):
+    """Has complex parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Parameter(torch.randn(4, 3, dtype=torch.complex64)) for _ in range(2))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs.to(torch.complex64) @ (self.first + self.second * 2)
+
+
+@pytest.fixture
+def wrappers(group: None, monkeypatch: pytest.MonkeyPatch) -> DataParallel:
+    """Watches wrappers, and whatever else a test watches, until the test ends."""
+    for kind, names in ((DistributedDataParallel, ("__init__", "register_comm_hook")), (dist.ProcessGroup, COLLECTIVES)):
+        for name in names:
+            monkeypatch.setattr(kind, name, getattr(kind, name, None), raising=False)
+    wrappers = DataParallel()
+    wrappers.watch()
+    torch.manual_seed(0)
+    return wrappers
+
+
+@pytest.fixture
+def rows() -> torch.Tensor:
+    return torch.randn(16, 4, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("team", [SMALL, SMALL_WITH_PARTS, WITH_PARTS], ids=["small", "small with parts", "parts"])
+@pytest.mark.parametrize("kind", ["channels last", "turned", "complex"])
+def test_gradients_of_parameters_are_summed_however_they_lie(
+    kind: str, team: Team, wrappers: DataParallel, rows: torch.Tensor
+) -> None:
+    """Strides other than those of a contiguous tensor, and pairs of numbers, lie in buckets as in the gradients."""
+    models: dict[str, tuple[nn.Module, Sequence[int]]] = {
+        "channels last": (nn.Conv2d(2, 3, (1, 2)).to(memory_format=torch.channels_last), (2, 1, 2)),
+        "turned": (Turned(), (4,)),
+        "complex": (Complex(), (4,)),
+    }
+    model, shape = models[kind]
+    scene = Scene(wrappers, model, team, rows.view(16, *shape))
+    scene.trains()
+    assert scene.is_mean()
+
+
+def accumulates(scene: Scene, inside: Callable[[], AbstractContextManager[None]]) -> None:
+    """Goes through the batches twice, the first time without a sum over ranks."""
+    for batch in scene.batches():
+        with inside():
+            loss(scene.ddp, batch).backward()
+    scene.trains()
+    scene.sums.before_update(gathers=False)
+
+
+def test_passes_may_say_one_by_one_that_they_sum_nothing(wrappers: DataParallel, rows: torch.Tensor) -> None:
+    """`no_sync()` inside the loop over the batches keeps the gradients of shares apart, as around it."""
+    scene = Scene(wrappers, nn.Linear(4, 3), SMALL, rows)
+    accumulates(scene, scene.ddp.no_sync)
+    assert scene.is_mean(2)
+
+
+@pytest.mark.parametrize("team", [SMALL_WITH_PARTS, WITH_PARTS], ids=["small", "full size"])
+def test_shares_that_are_added_up_are_summed_by_their_last_pass(team: Team, wrappers: DataParallel, rows: torch.Tensor) -> None:
+    """With several shares for each rank, `no_sync()` inside the loop is refused, with what to write."""
+    scene = Scene(wrappers, nn.Linear(4, 3), team, rows)
+    with pytest.raises(Refused, match=r"put `no_sync\(\)` around `for batch in training.batches\(\):` and not inside"):
+        accumulates(scene, scene.ddp.no_sync)
+
+
+def test_an_update_without_the_gradients_of_some_shares_is_refused(wrappers: DataParallel, rows: torch.Tensor) -> None:
+    """The last batch has no backward pass, and the gradients of the other one would be dropped."""
+    scene = Scene(wrappers, nn.Linear(4, 3), SMALL, rows)
+    loss(scene.ddp, next(batches := scene.batches())).backward()
+    assert len(list(batches)) == 1
+    with pytest.raises(Refused, match="make a backward pass of each batch"):
+        scene.sums.before_update(gathers=False)
+
+
+@pytest.mark.parametrize("team", [SMALL, SMALL_WITH_PARTS, WITH_PARTS], ids=["small", "small with parts", "parts"])
+def test_a_loop_without_backward_passes_changes_no_gradient(team: Team, wrappers: DataParallel, rows: torch.Tensor) -> None:
+    """A look at all batches after those passes, as for a loss, leaves the mean where it is."""
+    scene = Scene(wrappers, nn.Linear(4, 3), team, rows)
+    scene.trains()
+    assert len(list(scene.playing.batches())) == len(team.carriers)
+    scene.sums.before_update(gathers=False)
+    assert scene.is_mean()
+
+
+@pytest.mark.parametrize(("team", "is_refused"), [(SMALL, True), (WITH_PARTS, False)], ids=["small", "full size"])
+def test_a_collective_inside_the_loop_is_noted(team: Team, is_refused: bool, wrappers: DataParallel, rows: torch.Tensor) -> None:
+    """Ranks would wait for others without end while some are missing. At full size it only fixes the size."""
+    scene = Scene(wrappers, nn.Linear(4, 3), team, rows)
+    scene.places.watch()
+    scene.places.now = Place.IN_STEP
+    dist.all_reduce(torch.ones(()))
+    assert scene.sums.misuse == ""
+    next(batches := scene.batches())
+    with pytest.raises(Refused, match="a collective inside") if is_refused else nullcontext():
+        dist.all_reduce(torch.ones(()))
+    assert "a collective inside `for batch in training.batches():`" in scene.sums.misuse
+    batches.close()
+
+
+def test_a_parameter_that_a_wrapper_ignores_is_none_that_it_reduces(wrappers: DataParallel) -> None:
+    """A script sums its gradient by itself, which is not apart for each share. So the number of ranks is fixed."""
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    model[1].bias.requires_grad_(False)
+    ignore = DistributedDataParallel._set_params_and_buffers_to_ignore_for_model
+    ignore(model, ["0.weight"])  # type: ignore[no-untyped-call]
+    ddp = DistributedDataParallel(model)
+    model[1].bias.requires_grad_(True)
+    assert wrappers.living == [ddp]
+    assert {id(one) for one in wrappers.parameters} == {id(model[0].bias), id(model[1].weight)}
+
+
+def test_a_layer_with_sparse_gradients_is_refused(wrappers: DataParallel, rows: torch.Tensor) -> None:
+    """The message names its parameter, and what is accepted."""
+    model = nn.Sequential(nn.Embedding(4, 3, sparse=True), nn.Linear(3, 2))
+    with pytest.raises(TypeError, match=r"the sparse gradient of 0.weight is not accepted .*; give its layer sparse=False"):
+        Scene(wrappers, model, SMALL, rows)
+
+
+def test_random_numbers_drawn_outside_of_the_loop_are_noticed_in_each_step_of_a_small_job(
+    wrappers: DataParallel, rows: torch.Tensor
+) -> None:
+    """A share that another rank carries would not draw them, also if the script begins to draw late."""
+    scene = Scene(wrappers, nn.Linear(4, 3), SMALL, rows)
+    for _ in range(6):
+        scene.trains()
+        scene.sums.before_update(gathers=False)
+    torch.rand(1)
+    with pytest.raises(Refused, match="random numbers are drawn outside of"):
+        scene.trains()
+
+
+def clips(scene: Scene) -> None:
+    """Makes the passes of a step, and clips after each of them."""
+    for batch in scene.batches():
+        loss(scene.ddp, batch).backward()
+        nn.utils.clip_grad_norm_(scene.model.parameters(), 0.01)
+
+
+@pytest.mark.parametrize("team", [SMALL, SMALL_WITH_PARTS, WITH_PARTS], ids=["small", "small with parts", "parts"])
+def test_gradients_that_are_changed_before_they_are_summed_are_refused(
+    team: Team, wrappers: DataParallel, rows: torch.Tensor
+) -> None:
+    """Clipping inside the loop would clip each share by itself, where a job of full size clips the mean."""
+    scene = Scene(wrappers, nn.Linear(4, 3), team, rows)
+    with pytest.raises(Refused, match="gradients are changed inside"):
+        clips(scene)
