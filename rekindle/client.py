@@ -137,7 +137,7 @@ class Rekindle:
         """
         if not isinstance(job, str):
             raise BadInput(f"job: {job!r} must be a text, the id or the name of a job")
-        if not job.isprintable():
+        if not job or not job.isprintable():
             raise BadInput(f"job: no job is named {job!r}")
         lives = await self.lives(job)
         if lives or (ended and lives is not None):

@@ -8,7 +8,7 @@ from rekindle.model.keys import RECOVER_STRATEGY
 from tests.fakes.peer import Script
 from tests.fakes.scripted_cluster import ScriptedCluster
 from tests.support.harness import a_job, node_fault, pod_fault, training
-from tests.workflows.support.openings import SHORT, fields
+from tests.workflows.support.openings import SHORT, fields, heard, told_again
 from tests.workflows.test_process_level import (
     DONE,
     ELSEWHERE,
@@ -129,8 +129,9 @@ async def test_a_pod_that_is_lost_while_new_pods_start_is_replaced_with_the_othe
         await peer.report_fault(3)
         await world.phase("new pods start")
         await world.settled(lambda _: any("-hot-" in name for name in cluster.pods_by_name))
-        first = cluster.backup()
+        first, before = cluster.backup(), await heard(world)
         await world.fault(node_fault("node-2").model_copy(update={"pod_ranks": (2,)}))
+        await told_again(world, before)
         cluster.backup_starts = True
         cluster.run(first.metadata.name)
         incident = await world.incident()
