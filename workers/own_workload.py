@@ -67,7 +67,7 @@ class OwnWorkload:
         self._failure = ""
         """Reason for which nothing could be shown, as it was logged."""
         self._heard = ("", -inf)
-        """What another pod said last, and when this pod saw it first. Clocks of their nodes may differ."""
+        """Condition that another pod wrote last, and the time at which this pod saw it first. Clocks of nodes may differ."""
 
     @asynccontextmanager
     async def explaining(self) -> AsyncIterator[None]:

@@ -250,10 +250,11 @@ def test_what_cannot_be_started_is_named_before_anything_starts(
     assert {path.name for path in short_path.rglob("*")} == {"a-file", "a-state", "logs"}
 
 
-def test_a_name_that_is_no_text_is_that_of_no_job(rekindle: Rekindle) -> None:
-    """A byte that is not UTF-8 is bad input for every command that looks for a job, and no server is asked."""
-    done = rekindle("delete", "gpt\udcff")
-    assert (done.returncode, "no job is named 'gpt\\udcff'" in done.stderr) == (2, True), done.stderr
+@pytest.mark.parametrize("name", ["gpt\udcff", ""])
+def test_a_name_that_is_no_text_is_that_of_no_job(rekindle: Rekindle, name: str) -> None:
+    """An empty name, or a byte that is not UTF-8, is bad input for every command that looks for a job. No server is asked."""
+    done = rekindle("delete", name)
+    assert (done.returncode, f"no job is named {name!r}" in done.stderr) == (2, True), done.stderr
 
 
 @pytest.mark.parametrize("command", ["nodes", "jobs"])

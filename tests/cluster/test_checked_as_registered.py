@@ -1,4 +1,4 @@
-"""What `rekindle check` and the webhook read of a job is what the watcher registers of it."""
+"""Readers of jobs agree: `rekindle check` and the webhook read what the watcher registers."""
 
 from typing import Any
 
@@ -66,7 +66,7 @@ def test_a_name_that_fits_into_no_label_is_found() -> None:
 
 
 def test_a_job_whose_pods_have_no_index_is_warned_about() -> None:
-    """Such pods have no rank, so that none of them would be recovered."""
+    """Pods of a Job without an index have no rank, so that none of them would be recovered."""
     read = job_in(job("Job", {"completions": 2, "parallelism": 2, "template": pods()}), Limits())
     assert read is not None
     assert [one.message for one in findings(read) if one.field == "spec.completionMode"] == [

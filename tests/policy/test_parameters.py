@@ -248,7 +248,7 @@ def test_a_truth_value_is_not_proposed_where_it_is_not_accepted() -> None:
     ],
 )
 def test_what_the_cluster_would_refuse_of_a_job_of_others_is_found(key: str, value: str, words: str) -> None:
-    """Such a job is not registered, and nothing would recover it."""
+    """Annotations that the cluster refuses are errors of `check`: nothing would recover their job."""
     metadata = {"name": "gpt", "annotations": {f"rekindle.io/{key}": value}}
     template = {"spec": {"containers": [{"name": "main", "image": "none"}]}}
     document = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {"parallelism": 2, "template": template}}

@@ -27,7 +27,7 @@ SMALL, SMALL_WITH_PARTS, WITH_PARTS = Team.of((0, 0), 2), Team.of((0,) * 4, 2, 2
 
 
 class Scene:
-    """One rank, whose process group has no other one, with a model that is wrapped."""
+    """Rank without others in its process group, with a wrapped model."""
 
     def __init__(self, wrappers: DataParallel, model: nn.Module, team: Team, rows: torch.Tensor) -> None:
         self.rows, self.model, self.places = rows, model, Places()
@@ -147,7 +147,7 @@ def test_passes_may_say_one_by_one_that_they_sum_nothing(wrappers: DataParallel,
 
 @pytest.mark.parametrize("team", [SMALL_WITH_PARTS, WITH_PARTS], ids=["small", "full size"])
 def test_shares_that_are_added_up_are_summed_by_their_last_pass(team: Team, wrappers: DataParallel, rows: torch.Tensor) -> None:
-    """With several shares for each rank, `no_sync()` inside the loop is refused, with what to write."""
+    """Refuses `no_sync()` inside the loop where each rank has several shares, with what to write."""
     scene = Scene(wrappers, nn.Linear(4, 3), team, rows)
     with pytest.raises(Refused, match=r"put `no_sync\(\)` around `for batch in training.batches\(\):` and not inside"):
         accumulates(scene, scene.ddp.no_sync)
