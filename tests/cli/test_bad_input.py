@@ -12,9 +12,12 @@ from typing import Protocol
 import pytest
 
 from rekindle.cli import app, exits
+from rekindle.cli.ports import free_ports
 from rekindle.cli.terminal import problems
-from rekindle.errors import Conflict, Invalid, NotMoved, Refused, RekindleError
+from rekindle.client import Rekindle as Client
+from rekindle.errors import BadInput, Conflict, Invalid, NotMoved, Refused, RekindleError
 from rekindle.settings import read_settings
+from rekindle.temporal import connect
 
 PLAIN = {key: value for key, value in os.environ.items() if not key.startswith(("TEMPORAL_", "REKINDLE_"))}
 
@@ -250,11 +253,16 @@ def test_what_cannot_be_started_is_named_before_anything_starts(
     assert {path.name for path in short_path.rglob("*")} == {"a-file", "a-state", "logs"}
 
 
-@pytest.mark.parametrize("name", ["gpt\udcff", ""])
-def test_a_name_that_is_no_text_is_that_of_no_job(rekindle: Rekindle, name: str) -> None:
-    """An empty name, or a byte that is not UTF-8, is bad input for every command that looks for a job. No server is asked."""
-    done = rekindle("delete", name)
-    assert (done.returncode, f"no job is named {name!r}" in done.stderr) == (2, True), done.stderr
+def test_a_name_that_is_no_text_is_that_of_no_job(rekindle: Rekindle) -> None:
+    """A byte that is not UTF-8 is bad input for every command that looks for a job, and no server is asked."""
+    done = rekindle("delete", "gpt\udcff")
+    assert (done.returncode, "no job is named 'gpt\\udcff'" in done.stderr) == (2, True), done.stderr
+
+
+async def test_an_empty_name_is_that_of_no_job() -> None:
+    """A job whose name the server does not list is not found by an empty name. No server is asked."""
+    with pytest.raises(BadInput, match="no job is named ''"):
+        await Client(await connect(f"127.0.0.1:{free_ports(1)[0]}", lazy=True)).find("")
 
 
 @pytest.mark.parametrize("command", ["nodes", "jobs"])
