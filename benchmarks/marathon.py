@@ -29,7 +29,7 @@ from benchmarks.process_recovery import p95
 from benchmarks.struck_jobs import last_lines
 from rekindle.cli.demos.elastic import ElasticDemo, ElasticScenario
 from rekindle.cli.demos.process_faults import processes_of
-from rekindle.cli.demos.scenario import RANKS, STEP_MS, Step, until
+from rekindle.cli.demos.scenario import RANKS, Step, until
 from rekindle.cli.stack import Machine, running
 from rekindle.model.incident import Incident
 from rekindle.model.job import SubHealthStrategy
@@ -37,6 +37,10 @@ from rekindle.model.keys import SUB_HEALTHY_STRATEGY
 from rekindle.model.picture import StepRecord
 
 SPARE_NODES = 2
+STEP_MS = 250.0
+"""Least duration of a step. The undisturbed run takes it as fast as the machine allows."""
+BOUNDS_WITHIN = 300.0
+"""Seconds in which the recoveries of the job are counted. By default a job is given up long before 1,000 faults, as it should."""
 FAULTS = ("kill", "kill", "freeze", "two ranks", "pod", "node", "sub-health", "control plane")
 """Faults of the same frequency. A killed rank is twice as frequent."""
 TOLD_EVERY = 10
@@ -67,8 +71,8 @@ class MarathonOptions(ElasticDemo):
 
     @property
     def limits(self) -> dict[str, float]:
-        """Limits of the job. No node is set aside, however often it is lost."""
-        return {**super().limits, **NEVER_ASIDE}
+        """Limits of the job. No node is set aside, however often it is lost, and the job is not given up."""
+        return {**super().limits, **NEVER_ASIDE, "boundsWithin": BOUNDS_WITHIN}
 
     @property
     def incidents(self) -> int:
@@ -78,6 +82,10 @@ class MarathonOptions(ElasticDemo):
 
 class Marathon(ElasticScenario):
     options: MarathonOptions
+
+    def step_ms(self, loading: float) -> float:
+        """Returns the same duration however slow the machine is."""
+        return STEP_MS
 
     async def strike(self) -> None:
         """Injects all faults, and waits until the job is whole again."""

@@ -180,6 +180,11 @@ class Limits(Written):
     node_aside: timedelta = Field(default=timedelta(days=1), gt=timedelta(0))
     """Time for which a node that caused incidents again and again gets no new pods. Source: ours."""
 
+    bounds_within: timedelta = Field(default=timedelta(hours=1), gt=timedelta(0))
+    """Time in which the recoveries of a job are counted against their bounds. After 10 online retries its processes start again,
+    after 50 recoveries of processes all pods do, and after 5 restarts it is given up. A shorter time tolerates more faults, and
+    keeps a job longer that fails by its own fault. Source: ours."""
+
     given_up_pods: timedelta = Field(default=timedelta(days=1), ge=timedelta(0))
     """Time for which the pods of a job that was given up are kept for inspection. Then they are deleted, unless the controller of
     the job would create them again. 0: they are kept for ever. Source: ours."""

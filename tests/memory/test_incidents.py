@@ -13,6 +13,7 @@ from rekindle.model.fault import HOLDERS, TRAINING_SIDE, WATCHER, Fault, FaultKi
 from rekindle.model.incident import ModeRequest
 from rekindle.model.job import ManagerLost, SubHealthStrategy
 from rekindle.model.keys import DOWNGRADED
+from rekindle.model.limits import Limits
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.situation import Phase, PodRef, Switched
 from rekindle.model.state import KEPT_ANSWERS, KEPT_INCIDENTS, JobState, JobStateChanges, Pending, Registration, Remembered
@@ -226,15 +227,16 @@ def test_a_step_that_a_failed_operation_had_repeated_is_no_recovery_of_processes
     assert after.repairs == ()
 
 
-@given(st.integers(0, 12), st.integers(0, 120))
-def test_five_restarts_an_hour_are_enough(restarts: int, minutes: int) -> None:
-    """The sixth within an hour is one too many; older ones do not count, and neither do incidents without a restart."""
-    state, case = STATE, anything()
+@given(st.integers(0, 12), st.integers(0, 120), st.integers(1, 60))
+def test_five_restarts_an_hour_are_enough(restarts: int, minutes: int, within: int) -> None:
+    """The sixth within the limit of the job is one too many; older ones and incidents without a restart do not count."""
+    limits = Limits(bounds_within=timedelta(minutes=within))
+    state, case = STATE.with_(job=STATE.job.model_copy(update={"limits": limits})), anything()
     for number in range(restarts):
         state = job_reducers.concluded(state, case, an_incident(a_verdict(restarted_at=NOW), number=number))
         state = job_reducers.concluded(state, case, an_incident(a_verdict(Mode.HOT_SWITCH), number=number))
     now = NOW + timedelta(minutes=minutes)
-    assert (not cases.no_restart(state, now, requested=False)) is (restarts < 5 or minutes >= 60)
+    assert (not cases.no_restart(state, now, requested=False)) is (restarts < 5 or minutes >= within)
     assert not cases.no_restart(state, now, requested=True)
 
 

@@ -10,6 +10,7 @@ from rekindle.model.fault import TRAINING_SIDE, Fault, FaultKind, FaultType, Fau
 from rekindle.model.incident import Incident
 from rekindle.model.job import Job, JobId, SubHealthStrategy
 from rekindle.model.keys import FAULT_RETRY_TIMES, RECOVER_STRATEGY
+from rekindle.model.limits import Limits
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.state import JobState, Standing
 from rekindle.model.training_side import TrainingSide
@@ -113,7 +114,7 @@ def test_memory_whose_faults_come_back_is_not_retried_for_ever() -> None:
     often = tuple(_retried(minutes) for minutes in range(10))
     assert eligibility.online_retry(faulty_job(mindio(), 3, kind=FaultType.MEMORY, incidents=often[:9]), None) == ()
     (why,) = eligibility.online_retry(faulty_job(mindio(), 3, kind=FaultType.MEMORY, incidents=often), None)
-    assert why == "its step was repeated 10 times within an hour, and its faults come back"
+    assert why == "its step was repeated 10 times within 1:00:00, and its faults come back"
     longer_ago = (*often[:9], _retried(61))
     assert eligibility.online_retry(faulty_job(mindio(), 3, kind=FaultType.MEMORY, incidents=longer_ago), None) == ()
 
@@ -133,8 +134,19 @@ def test_processes_that_end_again_and_again_are_not_recovered_for_ever() -> None
         assert reasons(state.with_(repairs=often[:49]), None) == ()
         assert reasons(state.with_(repairs=(NOW - timedelta(minutes=61), *often[:49])), None) == ()
         assert reasons(state.with_(repairs=often), None) == (
-            "its processes were recovered 50 times within an hour, and their faults come back",
+            "its processes were recovered 50 times within 1:00:00, and their faults come back",
         )
+
+
+def test_the_time_in_which_recoveries_are_counted_is_a_limit_of_the_job() -> None:
+    """Recoveries of more than a minute ago do not count, if the job's owner says a minute."""
+    job = mindio(allows="retry,recover-in-place,recover")
+    minute = job.model_copy(update={"limits": Limits(bounds_within=timedelta(minutes=1))})
+    often = tuple(NOW - timedelta(seconds=59) for _ in range(50))
+    state = faulty_job(minute, 3, kind=FaultType.MEMORY, incidents=tuple(_retried(1) for _ in range(10)))
+    assert eligibility.online_retry(state.with_(repairs=(NOW - timedelta(minutes=1), *often[:49])), None) == ()
+    (why,) = eligibility.in_place(state.with_(repairs=often), None)
+    assert why == "its processes were recovered 50 times within 0:01:00, and their faults come back"
 
 
 @pytest.mark.parametrize(

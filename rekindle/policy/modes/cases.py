@@ -13,10 +13,9 @@ from rekindle.policy.modes.mode_table import LAST, About, row_of
 from rekindle.policy.training_sides.table import side_of
 
 RESTARTS = 5
-"""Number of restarts of one job within `RESTARTS_WITHIN`. The next one is given up, since a job that keeps failing by its own
-fault must not occupy its nodes for ever."""
-RESTARTS_WITHIN = timedelta(hours=1)
-TOO_OFTEN = f"the job was restarted {RESTARTS} times within {RESTARTS_WITHIN}: it needs a look by a person"
+"""Number of restarts of one job within the limit `bounds_within`. The next one is given up, since a job that keeps failing by its
+own fault must not occupy its nodes for ever."""
+TOO_OFTEN = "it needs a look by a person"
 
 GROWTH = Mode.SCALING
 """Mode by which missing replicas come back."""
@@ -240,8 +239,9 @@ def no_restart(state: JobState, now: datetime, *, requested: bool, whole: bool =
     Args:
         whole: True if all of its pods are recreated.
     """
-    recent = [moment for moment in state.restarts if now - moment < RESTARTS_WITHIN]
-    too_often = TOO_OFTEN if len(recent) >= RESTARTS else ""
+    within = state.job.limits.bounds_within
+    recent = [moment for moment in state.restarts if now - moment < within]
+    too_often = f"the job was restarted {RESTARTS} times within {within}: {TOO_OFTEN}" if len(recent) >= RESTARTS else ""
     exceeded = retries.used_up(state, eligibility.real_faults(state)) or loops.hopeless(state) or too_often
     return (whole and state.job.no_restart) or ("" if requested else exceeded)
 

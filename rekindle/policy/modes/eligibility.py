@@ -20,12 +20,13 @@ MOST_REPLACED = 10
 replaced system's bound for sub-healthy pods."""
 
 MOST_RETRIES = 10
-"""Maximum number of online retries of one job within an hour. Beyond it, memory whose faults come back is abandoned. Source:
-ours."""
+"""Maximum number of online retries of one job within the limit `bounds_within`. Beyond it, memory whose faults come back is
+abandoned. Source: ours."""
 
 MOST_REPAIRS = 50
-"""Maximum number of recoveries of processes of one job within an hour, by all modes. A script that ends its process at the same
-step again and again leads to a restart, of which there are few. Source: ours; a recovery takes less than a second."""
+"""Maximum number of recoveries of processes of one job within the limit `bounds_within`, by all modes. A script that ends its
+process at the same step again and again leads to a restart, of which there are few. Source: ours; a recovery takes less than a
+second."""
 
 
 def readiness(state: JobState) -> Readiness:
@@ -157,7 +158,7 @@ def online_retry(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
     """Returns why repeating the step is no solution for the present faults. Empty: it is."""
     reasons = {
         "not all of its faults may go away when the step is repeated": not faulty_ranks.is_retryable(_faulty(state)),
-        f"its step was repeated {MOST_RETRIES} times within an hour, and its faults come back": _comes_back(state),
+        f"its step was repeated {MOST_RETRIES} times within {_within(state)}, and its faults come back": _comes_back(state),
     }
     return (*_process_level(state, Strategy.RETRY), *(reason for reason, holds in reasons.items() if holds))
 
@@ -184,9 +185,13 @@ def is_behind_an_operation(ladder: Sequence[Verdict]) -> bool:
 
 
 def _lately(state: JobState, moments: Iterable[datetime]) -> int:
-    """Returns how many of the times are within the hour before the latest fault."""
+    """Returns how many of the times are less than the limit `bounds_within` before the latest fault."""
     now = max((fault.accepted_at for fault in real_faults(state) if fault.accepted_at), default=None)
-    return 0 if now is None else sum(now - moment < timedelta(hours=1) for moment in moments)
+    return 0 if now is None else sum(now - moment < _within(state) for moment in moments)
+
+
+def _within(state: JobState) -> timedelta:
+    return state.job.limits.bounds_within
 
 
 def in_place(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
@@ -270,7 +275,7 @@ def _process_level(state: JobState, strategy: str, *, stands: bool = False) -> t
     """
     checks = {
         NOT_FAULTY: not (stands or _faulty(state) or _is_to_be_asked(state, strategy)),
-        f"its processes were recovered {MOST_REPAIRS} times within an hour, and their faults come back": (
+        f"its processes were recovered {MOST_REPAIRS} times within {_within(state)}, and their faults come back": (
             _lately(state, state.repairs) >= MOST_REPAIRS
         ),
     }

@@ -290,7 +290,7 @@ def seen(driver: Driver) -> Seen:
             began=one.started_at,
             tried=tuple(f"{verdict.mode} {verdict.outcome}: {verdict.reason}" for verdict in one.ladder),
             given_up=one.ladder[-1].reason if one.verdict is Outcome.GIVEN_UP else "",
-            needs_a_person=one.ladder[-1].reason == TOO_OFTEN,
+            needs_a_person=one.ladder[-1].reason.endswith(TOO_OFTEN),
             cancelled=one.verdict is Outcome.CANCELLED,
         )
         for one in state.history
