@@ -22,10 +22,13 @@ from rekindle.policy.parameters import own
 from rekindle.policy.parameters.catalog import PARAMETERS, schema
 from rekindle.policy.parameters.checks import findings, injected
 from rekindle.policy.parameters.environment import Table
-from rekindle.policy.parameters.findings import Finding, Level
-from rekindle.policy.parameters.job_file import JobFile, jobs_of
-from rekindle.policy.parameters.reading import as_text, mapping
+from rekindle.policy.parameters.findings import Finding, Level, warning
+from rekindle.policy.parameters.job_file import ACCEPTED, JobFile, jobs_of, unknown_jobs
+from rekindle.policy.parameters.reading import Document, as_text, mapping
 from rekindle.policy.parameters.values import QUOTED
+
+UNKNOWN = warning("kind", f"not checked: it is no kind of training job that Rekindle reads (accepted: {ACCEPTED})")
+"""Finding about a job of an unknown kind, in a file with others."""
 
 STYLES = {Level.ERROR: "red", Level.WARNING: "yellow"}
 
@@ -53,12 +56,13 @@ async def check(file: JobOrRules, *, output: Output = Format.TEXT) -> Exit:
             raise
         _show_rules(str(file), parse(content), output)
         return Exit.DONE
-    found = [(job, findings(job)) for job in jobs]
+    found = [(_named(job.document, job.kind), findings(job)) for job in jobs]
+    found += [(_named(one, as_text(one.get("kind"))), [UNKNOWN]) for one in unknown_jobs(content)]
     if output is Format.JSON:
-        print_json([{**_named(job), "findings": [_as_json(one) for one in problems]} for job, problems in found])
+        print_json([{**named, "findings": [_as_json(one) for one in problems]} for named, problems in found])
     else:
-        for job, problems in found:
-            _show_findings(job, problems)
+        for named, problems in found:
+            _show_findings(named, problems)
     return Exit.BAD_INPUT if any(one.level is Level.ERROR for _, problems in found for one in problems) else Exit.DONE
 
 
@@ -80,13 +84,13 @@ async def render(file: JobOrRules, *, table: Table = Table.OPERATOR, output: Out
     if output is Format.JSON:
         print_json(
             [
-                {**_named(job), "env": env, "modes": [_mode(one) for one in modes], "errors": errors}
+                {**_named(job.document, job.kind), "env": env, "modes": [_mode(one) for one in modes], "errors": errors}
                 for job, env, modes, errors in rendered
             ]
         )
         return
     for job, env, modes, errors in rendered:
-        console.print(Text(_title(job), style="bold"))
+        console.print(Text(_title(_named(job.document, job.kind)), style="bold"))
         words = yaml.safe_dump([{"name": name, "value": value} for name, value in sorted(env.items())], sort_keys=False)
         console.print(Text(f"env:{_injector(job)}\n{words}" if env else "env: nothing is injected\n"), soft_wrap=True, end="")
         rows = [(one.mode.value, numbered("pod rank", one.pod_ranks) if one.pod_ranks else "", _verdict(one)) for one in modes]
@@ -128,8 +132,8 @@ def _injector(job: JobFile) -> str:
     return "" if job.row.of_mindcluster else "  # by the admission webhook, if it is installed"
 
 
-def _show_findings(job: JobFile, problems: list[Finding]) -> None:
-    console.print(Text(_title(job), style="bold"))
+def _show_findings(named: dict[str, Any], problems: list[Finding]) -> None:
+    console.print(Text(_title(named), style="bold"))
     for one in problems:
         level = Text(f"  {one.level.value}: ", style=STYLES[one.level])
         console.print(level.append(f"{one.field}: {one.message}", style="default"), soft_wrap=True)
@@ -147,14 +151,15 @@ def _counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def _title(job: JobFile) -> str:
-    of = _named(job)
-    return " ".join(f"{of['kind']} {of['namespace']}/{of['name'] or '(no name)'}".splitlines())
+def _title(named: dict[str, Any]) -> str:
+    return " ".join(f"{named['kind']} {named['namespace']}/{named['name'] or '(no name)'}".splitlines())
 
 
-def _named(job: JobFile) -> dict[str, Any]:
-    namespace = as_text(mapping(job.document.get("metadata")).get("namespace")) or "default"
-    return {"kind": job.kind, "namespace": cut(namespace, QUOTED), "name": cut(job.name, QUOTED)}
+def _named(document: Document, kind: str) -> dict[str, Any]:
+    metadata = mapping(document.get("metadata"))
+    name = as_text(metadata.get("name")) or as_text(metadata.get("generateName"))
+    namespace = as_text(metadata.get("namespace")) or "default"
+    return {"kind": cut(kind, QUOTED), "namespace": cut(namespace, QUOTED), "name": cut(name, QUOTED)}
 
 
 def _as_json(one: Finding) -> dict[str, str]:

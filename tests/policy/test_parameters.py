@@ -321,6 +321,23 @@ def test_check_prints_what_is_wrong_and_ends_with_its_code(tmp_path: Path, capsy
     assert ended("check", str(RECIPE)) == 0
 
 
+def test_check_names_the_jobs_that_it_does_not_know(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file may hold a job of another kind, or of another version, beside one that is known. Each is a warning."""
+    file, job = tmp_path / "job.yaml", yaml.safe_load(text({}).split("\n---\n")[-1])
+    others = [{**job, "apiVersion": "ray.io/v1", "kind": "RayJob"}, {**job, "apiVersion": "mindxdl.gitee.com/v9"}]
+    file.write_text(yaml.safe_dump_all([job, *others]))
+    assert ended("check", str(file), "--output", "json") == 0
+    found = {
+        (one["kind"], said["field"], said["message"]) for one in json.loads(capsys.readouterr().out) for said in one["findings"]
+    }
+    (version,) = {message for kind, field, message in found if (kind, field) == ("AscendJob", "apiVersion")}
+    assert version == "'mindxdl.gitee.com/v9' is no version that Rekindle reads (accepted: mindxdl.gitee.com/v1)"
+    (unknown,) = {message for kind, field, message in found if (kind, field) == ("RayJob", "kind")}
+    assert unknown.startswith(
+        "not checked: it is no kind of training job that Rekindle reads (accepted: TrainingJob (rekindle.io/v1)"
+    )
+
+
 def test_check_reads_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The object of a job in a cluster is checked without a file: kubectl get -o yaml | rekindle check -"""
     monkeypatch.setattr(sys, "stdin", io.StringIO(text({"metadata.labels.hotReset": "1"})))

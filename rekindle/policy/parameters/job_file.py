@@ -82,6 +82,10 @@ def _expanded(node: yaml.Node, known: dict[int, int]) -> int:
     return known[id(node)]
 
 
+ACCEPTED = ", ".join(f"{name} ({row.api})" for name, row in KINDS.items())
+"""Kinds of jobs that are known, each with its API."""
+
+
 @dataclass(frozen=True)
 class Container:
     steps: Steps
@@ -186,9 +190,14 @@ def jobs_of(content: str) -> list[JobFile]:
     found = [job for job in jobs if not job.is_manager]
     if not found:
         there = ", ".join(sorted({text(one.get("kind")) or "an object without kind" for one in documents})) or "no object"
-        accepted = ", ".join(f"{name} ({row.api})" for name, row in KINDS.items())
-        raise BadInput(f"the file holds no training job but {there} (accepted: {accepted})")
+        raise BadInput(f"the file holds no training job but {there} (accepted: {ACCEPTED})")
     return found
+
+
+def unknown_jobs(content: str) -> list[Document]:
+    """Returns the objects of a file that are jobs by their name, of no kind that is known."""
+    documents = (one for one in _unfolded(_documents(content)) if isinstance(one, dict))
+    return [one for one in documents if kind_of(one) is None and re.search(r"Job(Set)?$", text(one.get("kind")) or "")]
 
 
 def job_in(document: Document, limits: Limits) -> JobFile | None:

@@ -10,7 +10,7 @@ from rekindle.policy.parameters.catalog import Parameter, Place, at
 from rekindle.policy.parameters.findings import ANNOTATIONS, LABELS, Finding, error, warning
 from rekindle.policy.parameters.job_file import Container, JobFile
 from rekindle.policy.parameters.reading import as_text
-from rekindle.policy.parameters.values import QUOTED
+from rekindle.policy.parameters.values import QUOTED, quoted
 
 _LABELS, _ANNOTATIONS = at(Place.LABEL), at(Place.ANNOTATION)
 _VARIABLES, _FLAGS, _LAUNCHER = at(Place.VARIABLE), at(Place.SCRIPT), at(Place.LAUNCHER)
@@ -39,7 +39,9 @@ def check(job: JobFile) -> Iterator[Finding]:
 
 
 def _shape(job: JobFile) -> Iterator[Finding]:
-    metadata = job.document.get("metadata")
+    version, metadata = as_text(job.document.get("apiVersion")), job.document.get("metadata")
+    if version != job.row.api:
+        yield warning("apiVersion", f"{quoted(version)} is no version that Rekindle reads (accepted: {job.row.api})", job.row.api)
     if not isinstance(metadata, dict):
         yield error("metadata", "must be a mapping with a name")
         return
