@@ -113,7 +113,9 @@ LABELLED = sorted(kind.name for kind in KINDS if kind.pod_label != JOB_ID)
 
 _OCTET = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 _OF_4 = rf"({_OCTET}\.){{3}}{_OCTET}(/(3[0-2]|[12]?[0-9]))?"
-_OF_6 = "[0-9a-fA-F:]+:[0-9a-fA-F:.]*(/(12[0-8]|1[01][0-9]|[1-9]?[0-9]))?"
+_H = "[0-9a-fA-F]{1,4}"
+_AROUND_ZEROS = "|".join(f"({_H}:){{1,{7 - after}}}(:{_H}){{1,{after}}}" for after in range(1, 7))
+_OF_6 = f"(({_H}:){{7}}{_H}|({_H}:){{1,7}}:|{_AROUND_ZEROS}|:(:{_H}){{1,7}}|::)(/(12[0-8]|1[01][0-9]|[1-9]?[0-9]))?"
 NETWORK = f"^({_OF_4}|{_OF_6})$"
 
 GROUPS: Mapping[str, str] = {

@@ -58,6 +58,7 @@ BROKEN = (
     ("image: {repository: 'registry:5000/rekindle:1.0'}", 'values.image.repository: "registry:5000/rekindle:1.0" is not'),
     ("namespaces: [Training]", 'values.namespaces: "Training" is not accepted, use a name of lower-case letters, digits and -'),
     ("limits: {pause: 15 minutes}", 'values.limits.pause: "15 minutes" is not accepted, use seconds, or an ISO 8601 duration'),
+    ("platforms: ['fd00:::/64']", 'values.platforms: "fd00:::/64" is not accepted, use a network such as 10.0.7.0/24'),
     ("platforms: [10.0.7.0-9]", 'values.platforms: "10.0.7.0-9" is not accepted, use a network such as 10.0.7.0/24'),
     (
         "temporal: {ui: temporal.example.com}",

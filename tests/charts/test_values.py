@@ -1,15 +1,18 @@
 """Values of the chart: generated files are those of the rows, and the product reads what a value sets."""
 
 import re
+from ipaddress import IPv6Network
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given as given_by
+from hypothesis import strategies as st
 
 import rekindle
 from deploy import manifests
-from deploy.chart_values import ROWS, Row, names
+from deploy.chart_values import NETWORK, ROWS, Row, names
 from rekindle.model.limits import Limits
 from rekindle.settings import Settings
 from tests.kubernetes.world.manifests import container, named, settings, workloads
@@ -133,6 +136,18 @@ def test_durations_and_networks_are_read_as_the_product_reads_them(monkeypatch: 
     assert [str(network) for network in read.platforms] == ["10.0.7.0/24", "fd00::/64"]
     expected = {"backupScheduled": 300, "pause": "PT15M", "nodeLost": 7, "nodeAside": 1_000_000, "cleanUp": 93_601.5}
     assert read.limits == Limits.model_validate(expected)
+
+
+@given_by(st.lists(st.sampled_from(["", "0", "1", "fd00", "abcde", "g"]), min_size=1, max_size=9), st.integers(0, 130))
+def test_networks_of_ipv6_are_those_that_the_product_accepts(parts: list[str], bits: int) -> None:
+    """The chart and the processes read the same addresses. Otherwise an installation would fail at its start."""
+    network = f"{':'.join(parts)}/{bits}"
+    try:
+        IPv6Network(network, strict=False)
+        is_one = True
+    except ValueError:
+        is_one = False
+    assert bool(re.match(NETWORK, network)) == is_one
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.pattern], ids=lambda row: row.name)
