@@ -29,10 +29,10 @@ SMALL, SMALL_WITH_PARTS, WITH_PARTS = Team.of((0, 0), 2), Team.of((0,) * 4, 2, 2
 class Scene:
     """Rank without others in its process group, with a wrapped model."""
 
-    def __init__(self, wrappers: DataParallel, model: nn.Module, team: Team, rows: torch.Tensor) -> None:
+    def __init__(self, wrappers: DataParallel, model: nn.Module, team: Team, rows: torch.Tensor, **of_ddp: Any) -> None:
         self.rows, self.model, self.places = rows, model, Places()
         self.sums = wrappers.sums = Sums(lambda: team, 0, self.places)
-        self.ddp: Any = DistributedDataParallel(model)
+        self.ddp: Any = DistributedDataParallel(model, **of_ddp)
         data = shares(self._loader, team.parts)
         data.attach(0, team.world_size)
         trained = Trained(model, torch.optim.SGD(model.parameters(), lr=0.1), data)
@@ -126,6 +126,80 @@ def test_gradients_of_parameters_are_summed_however_they_lie(
     model, shape = models[kind]
     scene = Scene(wrappers, model, team, rows.view(16, *shape))
     scene.trains()
+    assert scene.is_mean()
+
+
+class Layers(nn.Module):
+    """Model whose layers lie in a bucket each, and note when their backward pass begins."""
+
+    def __init__(self, heard: list[str]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4, bias=False) for _ in range(4))
+        self._heard = heard
+        self.fails_at = -1
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        for number, layer in enumerate(self.layers):
+            inputs = layer(inputs)
+            inputs.register_hook(lambda _, number=number: self._note(number))
+        return inputs.sum()
+
+    def _note(self, number: int) -> None:
+        self._heard.append(f"layer {number}")
+        if number == self.fails_at:
+            raise RuntimeError("out of memory")
+
+
+LAST_PASS = ["layer 3", "send", "layer 2", "send", "gather", "layer 1", "send", "gather", "layer 0", "send", "gather", "gather"]
+"""Passes of the layers of a rank's last share, and the collectives that its hook begins meanwhile."""
+
+
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Collectives in the order in which they begin, and what else notes itself there."""
+    names = {"all_to_all_single": "send", "all_gather_into_tensor": "gather"}
+    heard: list[str] = []
+    for name, short in names.items():
+        begin = getattr(dist, name)
+
+        def begins(*arguments: Any, begin: Callable[..., Any] = begin, short: str = short, **options: Any) -> Any:
+            heard.append(short)
+            return begin(*arguments, **options)
+
+        monkeypatch.setattr(dist, name, begins)
+    return heard
+
+
+def test_gradients_are_sent_while_the_pass_goes_on(wrappers: DataParallel, rows: torch.Tensor, heard: list[str]) -> None:
+    """The sum of a bucket is awaited when the next one is complete. So the pass of a layer never waits for the one before."""
+    model = Layers(heard)
+    scene = Scene(wrappers, model, SMALL, rows, bucket_cap_mb=1e-6, find_unused_parameters=True)
+    scene.trains()
+    assert heard[4:] == LAST_PASS
+    assert scene.is_mean()
+
+
+def test_sums_that_were_under_way_when_a_step_failed_are_dropped(
+    wrappers: DataParallel, rows: torch.Tensor, heard: list[str]
+) -> None:
+    """The repeated step has the gradients of its own batches."""
+    model = Layers(heard)
+    scene = Scene(wrappers, model, WITH_PARTS, rows, bucket_cap_mb=1e-6, find_unused_parameters=True)
+    batches = scene.batches()
+    loss(scene.ddp, next(batches)).backward()
+    last = next(batches)
+    model.fails_at = 1
+    with pytest.raises(RuntimeError, match="out of memory"):
+        loss(scene.ddp, last).backward()
+    batches.close()
+    scene.sums.give_up()
+    model.fails_at = -1
+    wrappers.regroup()
+    model.zero_grad()
+    for former in (scene.drawn, heard):
+        former.clear()
+    scene.trains()
+    assert heard[4:] == LAST_PASS
     assert scene.is_mean()
 
 

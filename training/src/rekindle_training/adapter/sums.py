@@ -12,11 +12,11 @@ as they are computed, and keeps nothing apart. The sum is the same.
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import groupby
 
 import torch
 import torch.distributed as dist
 
+from rekindle_training.adapter.mean import Mean
 from rekindle_training.adapter.places import Places
 from rekindle_training.adapter.sharding import local
 from rekindle_training.adapter.team import Team, Unit
@@ -75,6 +75,8 @@ class Sums:
         """True if the gradients of the next share are added to those of the one before; and if any were in this loop."""
         self._reduced = set[torch.Tensor]()
         """Parameters whose gradients were summed in this step, or in this loop if each rank has one share. They are left so."""
+        self._means: list[tuple[Mean, torch.futures.Future[torch.Tensor]]] = []
+        """Means of the buckets of this pass that are being computed, in their order."""
         self._has_passes = self._has_summed = False
         """True if a pass of this loop has added to a gradient; and if passes of the last share have summed them over ranks."""
 
@@ -239,6 +241,7 @@ class Sums:
     def drop(self) -> None:
         """Drops what is apart: it is summed, or the step is repeated."""
         self._apart.clear()
+        self._means.clear()
         self._is_open = False
 
     def before_update(self, *, gathers: bool) -> None:
@@ -281,19 +284,28 @@ class Sums:
     def hook(self, _state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Returns the mean of a bucket's gradients over all shares. Called by DDP in the last pass of a step.
 
-        Each rank sums one part of the bucket, so that each gradient is sent twice, as in an all-reduce.
+        Each rank sums one part of the bucket, so that each gradient is sent twice, as in an all-reduce. The pass goes on
+        meanwhile. With the last bucket, all means are there.
         """
         if not self.has_batch:
             self.note(OUTSIDE)
         self._look_for_sums_of_sums(bucket)
-        buffer = bucket.buffer()
+        device = bucket.buffer().device
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=[device] if device.type != "cpu" else [])
         with self._places.ours():
-            result = self._mean(self._of_units(bucket))
-        done: torch.futures.Future[torch.Tensor] = torch.futures.Future(
-            devices=[buffer.device] if buffer.device.type != "cpu" else []
-        )
-        done.set_result(result)
-        return done
+            mean = self._mean(self._of_units(bucket))
+            for before, _ in self._means[-1:]:  # its pieces have come while this bucket was computed
+                before.gather()
+            self._means.append((mean, future))
+            if bucket.is_last():
+                self._complete()
+        return future
+
+    def _complete(self) -> None:
+        """Waits for all means. No collective is under way then."""
+        for mean, future in self._means:
+            future.set_result(mean.result())
+        self._means.clear()
 
     def _look_for_sums_of_sums(self, bucket: dist.GradBucket) -> None:
         """Notes a bucket that was summed already: that sum would be divided by all shares again."""
@@ -331,51 +343,17 @@ class Sums:
             for alike in by_kind.values():
                 apart = [{one: held.get(one) for one in alike} for _, held in sorted(self._apart.items())]
                 mine = [_flat(alike, gradients) for gradients in [*apart, {one: one.grad for one in alike}]]
-                _spread_out(self._mean(mine), alike)
+                _spread_out(self._mean(mine).result(), alike)
         self.drop()
 
-    def _mean(self, mine: list[torch.Tensor]) -> torch.Tensor:
-        """Returns the mean over all shares. Each of the ranks that hold the same part sums a piece of it.
+    def _mean(self, mine: Sequence[torch.Tensor]) -> Mean:
+        """Begins the mean over all shares, by the ranks that hold the same part.
 
         Args:
             mine: gradients of each unit of this rank.
         """
         team = self._team()
-        peers = [rank for rank in team.members if not self.same_part or rank in self.same_part]
-        length, size = mine[0].numel(), len(peers)
-        part = -(-length // size) or 1
-        sent = mine[0].new_zeros(size, len(mine), part)
-        for number, gradients in enumerate(mine):
-            padded = torch.nn.functional.pad(gradients, (0, part * size - length))
-            sent[:, number] = padded.view(size, part)
-        counts = {rank: len(team.units(rank)) for rank in peers}
-        units = [unit for rank in peers for unit in team.units(rank)]
-        received = sent.new_empty(len(units), part)
-        come = [counts.get(rank, 0) * part for rank in team.members]
-        go = [len(mine) * part if rank in counts else 0 for rank in team.members]
-        dist.all_to_all_single(received.view(-1), sent.view(-1), come, go)
-        first, *others = _sums_of_groups(received, units, team)
-        summed = first.clone()
-        for one in others:
-            summed += one
-        summed /= sum(map(len, units))
-        whole = summed.new_empty(size * part)
-        if size == team.size:
-            dist.all_gather_into_tensor(whole, summed)
-        else:
-            pieces = [part if rank in counts else 0 for rank in team.members]
-            dist.all_to_all_single(whole, summed.repeat(size), pieces, pieces)
-        return whole[:length]
-
-
-def _sums_of_groups(received: torch.Tensor, units: Sequence[Unit], team: Team) -> Iterator[torch.Tensor]:
-    """Yields the sum of each group, in their order. They lie in what was received."""
-    in_order = sorted(range(len(units)), key=lambda number: team.place(units[number][0]))
-    for _, group in groupby(in_order, lambda number: team.place(units[number][0])[0]):
-        first, *others = group
-        for number in others:
-            received[first] += received[number]
-        yield received[first]
+        return Mean(mine, team, [rank for rank in team.members if not self.same_part or rank in self.same_part])
 
 
 def _flat_in(bucket: dist.GradBucket, held: Mapping[torch.Tensor, torch.Tensor]) -> torch.Tensor:
