@@ -10,12 +10,14 @@ from rekindle.model.base import Value
 from rekindle.model.fault import Fault, FaultsNow
 from rekindle.model.links import LinksReset, OnBackup
 from rekindle.model.state import JobState
-from rekindle.policy.modes import cases
+from rekindle.policy.modes import cases, elastic
 from rekindle.policy.operations import links
 from workflows import job_reducers
 from workflows.incident import IncidentRun
 from workflows.job_context import JobContext
 from workflows.journal import Journal
+
+HAVE_LEFT = "no longer on their backup links, as their pods have left the job"
 
 
 class News:
@@ -46,14 +48,17 @@ class News:
             self._journal.soon(_signalled(lost, signal, payload))
 
     def tell_reset_links(self, before: JobState) -> None:
-        """Informs maintenances that some of their ranks have other pods, which began on their first links."""
+        """Informs maintenances that some of their ranks have other pods, which began on their first links, or have left."""
         over = links.reset(before, self._known.state)
         if not over:
             return
         state = self._known.state = job_reducers.without_links(self._known.state, over)
-        words = f"on their first links again, in new pods: {links.described(over)}"
-        self._journal.soon(self._journal.record(state, "LinksReset", words, warning=True))
-        self.tell_maintenances(over, "on their first links, in new pods")
+        left = state.job.layout.ranks_of_all(elastic.missing_of(state.small))
+        for some, why in ((links.without(over, left), "on their first links, in new pods"), (links.among(over, left), HAVE_LEFT)):
+            if some:
+                words = f"{why}: {links.described(some)}"
+                self._journal.soon(self._journal.record(state, "LinksReset", words, warning=True))
+                self.tell_maintenances(some, why)
 
     def tell_maintenances(self, over: tuple[OnBackup, ...], why: str) -> None:
         """Informs maintenances that links which they have moved are on their first links, or that others have taken them."""

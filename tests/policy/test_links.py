@@ -1,9 +1,12 @@
 """Ranks of the devices that people name, and the state of switched links."""
 
+from datetime import UTC, datetime
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rekindle.model.elastic import Small
 from rekindle.model.fault import EXPECTED_HOLDER, UNKNOWN_HOLDER
 from rekindle.model.job import Job, JobId
 from rekindle.model.links import MOST_ON_BACKUP, NodeLinks, OnBackup, Placed, RankLinks
@@ -11,6 +14,7 @@ from rekindle.model.state import JobState
 from rekindle.policy.detection.devices import DeviceOfRank
 from rekindle.policy.operations import links
 
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
 JOB = Job(id=JobId("job"), name="gpt", pods=3, ranks_per_pod=2)
 DEVICES = [DeviceOfRank(rank, rank // 2, f"node-{rank // 2}", str(rank % 2), "holder") for rank in range(6)]
 RANKS = st.sets(st.integers(0, 30), max_size=12).map(lambda ranks: tuple(sorted(ranks)))
@@ -65,6 +69,13 @@ def test_a_rank_is_on_its_first_link_again_when_another_pod_holds_it(before: str
     state = JobState.of(JOB).with_(links=(OnBackup(ranks=(1, 2, 3), maintenance="m"),), holders=("xxxx", before, "yyyy"))
     found = links.reset(state, state.with_(holders=("xxxx", now, "yyyy")))
     assert found == ((OnBackup(ranks=(2, 3), maintenance="m"),) if is_reset else ())
+
+
+def test_a_rank_whose_pod_has_left_is_on_no_link_and_its_next_pod_begins_on_the_first_one() -> None:
+    """Nobody holds the rank, so that no exchange of its holder would be seen when it comes back."""
+    state = JobState.of(JOB).with_(links=(OnBackup(ranks=(1, 2, 3), maintenance="m"),), holders=("xxxx", "aaaa", "yyyy"))
+    small = state.with_(holders=("xxxx", "", "yyyy"), small=Small(since=NOW, missing=(1,)))
+    assert links.reset(state, small) == (OnBackup(ranks=(2, 3), maintenance="m"),)
 
 
 def test_what_somebody_else_has_moved_is_not_moved_again() -> None:

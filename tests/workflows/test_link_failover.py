@@ -28,15 +28,19 @@ from rekindle.model.state import JobState, JobStatus, Registration, Remembered
 from rekindle_wire import recover_pb2 as wire
 from rekindle_wire.recover_pb2_grpc import RecoverStub
 from tests.fakes.peer import Script, ScriptedPeer
+from tests.fakes.scripted_cluster import ScriptedCluster
 from tests.support.harness import Harness, a_job, a_mindio_job, register, sub_health, training
+from tests.workflows.test_elastic_training import OFFERS, elastic, lose, without_spare
 from workflows import link_failover
 
 OVER = (NodeLinks(node="node-1", devices=("0", "1"), backup=True),)
 
 
 @asynccontextmanager
-async def linked(env: WorkflowEnvironment, job: Job, script: Script | None = None) -> AsyncIterator[tuple[Harness, ScriptedPeer]]:
-    async with training(env, job, script) as (world, peer):
+async def linked(
+    env: WorkflowEnvironment, job: Job, script: Script | None = None, cluster: ScriptedCluster | None = None
+) -> AsyncIterator[tuple[Harness, ScriptedPeer]]:
+    async with training(env, job, script, cluster) as (world, peer):
         await peer.with_links()
         yield world, peer
 
@@ -127,6 +131,20 @@ async def test_a_fault_in_the_days_between_is_recovered_as_always(temporal: Work
         assert "on their first links, in new pods: node-1 devices 0,1" in ended.moves[-1].what
         assert (await world.status()).state.links == ()
         assert "ranks 2, 3" in (await world.event("LinksReset")).message
+
+
+async def test_a_maintenance_is_over_when_the_pod_whose_links_it_has_moved_leaves_the_job(temporal: WorkflowEnvironment) -> None:
+    """Training goes on without the pod. Its node has no pod of the job any more, whose links could be moved back."""
+    job = elastic()
+    async with linked(temporal, job, Script(repairs=OFFERS), without_spare(job)) as (world, _):
+        maintenance = await of(world).fail_over(world.job.id, OVER)
+        await of(world).settled(maintenance)
+        await lose(world, 1)
+        assert (await world.incident(2)).ladder[-1].mode is Mode.ELASTIC_TRAINING
+        handle: WorkflowHandle[object, Maintenance] = world.client.get_workflow_handle(maintenance, result_type=Maintenance)
+        ended = await handle.result()
+        assert (ended.stage, (await world.status()).state.links) == (Stage.OVER, ())
+        assert "their pods have left the job: node-1 devices 0,1" in ended.moves[-1].what
 
 
 async def test_three_days_two_workers_and_a_fault_later_the_links_are_moved_back(temporal: WorkflowEnvironment) -> None:

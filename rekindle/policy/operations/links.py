@@ -9,6 +9,7 @@ from rekindle.model.fault import EXPECTED_HOLDER, UNKNOWN_HOLDER
 from rekindle.model.links import MOST_ON_BACKUP, NodeLinks, OnBackup, Placed, RankLinks
 from rekindle.model.state import JobState
 from rekindle.policy.detection.devices import DeviceOfRank
+from rekindle.policy.modes import elastic
 
 
 def resolved(devices: Iterable[DeviceOfRank], links: Sequence[NodeLinks]) -> LinkTargets:
@@ -67,10 +68,10 @@ def _of(ranks: Mapping[str, Collection[int]]) -> tuple[OnBackup, ...]:
 
 
 def reset(before: JobState, after: JobState) -> tuple[OnBackup, ...]:
-    """Returns ranks on backup links whose pods were replaced. The new pods began on their first links."""
+    """Returns ranks on backup links whose pods were replaced, or have left the job. New pods begin on their first links."""
     pairs = zip_longest(before.holders, after.holders, fillvalue="")
     new = [pod_rank for pod_rank, (old, now) in enumerate(pairs) if _is_another(old, now)] if after.links else []
-    return among(after.links, after.job.layout.ranks_of_all(new))
+    return among(after.links, after.job.layout.ranks_of_all({*new, *elastic.missing_of(after.small)}))
 
 
 def taken_over(before: Sequence[OnBackup], after: Sequence[OnBackup], mover: str) -> tuple[OnBackup, ...]:
