@@ -26,7 +26,7 @@ from rekindle.model.incident import Incident
 from rekindle.model.job import Job
 from rekindle.model.mode import Outcome
 from rekindle.model.situation import Handled
-from rekindle.model.state import JobState, Standing, Told
+from rekindle.model.state import MENDED, JobState, Standing, Told
 from rekindle.policy.drain import drain_verdicts
 from rekindle.policy.modes.cases import Case
 from rekindle.policy.training_sides.table import side_of
@@ -310,16 +310,20 @@ def _lost(state: JobState, ranks: Sequence[int], sighting: Sighting) -> Fault:
 # ---- judged, and over
 
 
-def rejudged(state: JobState, *, every: bool = False) -> JobState:
+def rejudged(state: JobState, *, every: bool = False, mended: bool = False) -> JobState:
     """Returns the state in which declined sub-healths are judged again: after an attach, the first step, or when a downgrade is
     lifted.
 
-    With `every`, real faults are judged again too, because the job itself changed. A drain that a person cancelled stays
-    cancelled.
+    A drain that a person cancelled stays cancelled.
+
+    Args:
+        every: real faults are judged again too, because the job itself changed.
+        mended: also those that an incident has repaired, because a person wants that.
     """
 
     def is_meant(one: Standing) -> bool:
-        return (every or one.fault.kind is FaultKind.SUB_HEALTH) and not drain_verdicts.is_cancelled(one)
+        stays = drain_verdicts.is_cancelled(one) or (one.is_mended and not mended)
+        return (every or one.fault.kind is FaultKind.SUB_HEALTH) and not stays
 
     again = (one.model_copy(update={"judged": ""}) if is_meant(one) else one for one in state.faults)
     return state.with_(faults=tuple(again))
@@ -384,7 +388,7 @@ def _mended(one: Standing, about: set[Occurrence], incident: Incident) -> Standi
     of_a_rule = one.fault.decided is not None and one.fault.kind is FaultKind.PROCESS
     if not of_a_rule or _occurrence(one.fault) not in about:
         return one
-    return one.model_copy(update={"judged": f"mended in incident {incident.number}, and shown still"})
+    return one.model_copy(update={"judged": f"{MENDED} {incident.number}, and shown still"})
 
 
 def of_a_new_life(state: JobState) -> JobState:

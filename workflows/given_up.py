@@ -71,6 +71,6 @@ def retried(state: JobState, request: Pending, now: datetime) -> JobState:
         request: request for a restart, which is made if the job stands and nothing is known to be faulty.
     """
     stands = state.given_up is not None
-    state = faults.rejudged(state, every=True)
+    state = faults.rejudged(state, every=True, mended=True)
     state = state.with_(again=None, given_up=None, restarts=(), repairs=(), tried_again=now)
     return state.with_(request=request) if stands and not real_faults(state) else state

@@ -92,6 +92,10 @@ class Told(Value):
     at: datetime
 
 
+MENDED = "mended in incident"
+"""Beginning of the judgement of a fault that an incident has repaired, and that its device shows still."""
+
+
 class Standing(Value):
     """A present fault that waits for a decision or has been judged."""
 
@@ -108,6 +112,17 @@ class Standing(Value):
         """Time at which the fault is over unless it returns. None: it is seen now."""
         decided = self.fault.decided
         return self.well_since + timedelta(seconds=decided.clear) if self.well_since and decided else None
+
+    @property
+    def is_mended(self) -> bool:
+        """True if an incident has repaired the fault, and its device shows it still. Nothing of the job is faulty because of
+        it."""
+        return self.judged.startswith(MENDED)
+
+    @property
+    def is_here(self) -> bool:
+        """True if something of the job is faulty, or not well, because of it."""
+        return self.well_since is None and not self.is_mended
 
     told: tuple[Told, ...] = ()
     """Times at which ranks were reported last, for a fault that got more ranks during an incident. Empty: all were reported when

@@ -2,16 +2,16 @@
 
 from datetime import timedelta
 
-from rekindle.model.fault import WATCHER, Decided, Fault, FaultKind, Sighting
+from rekindle.model.fault import WATCHER, Decided, Fault, FaultKind, FaultReport, Sighting
 from rekindle.model.incident import Incident, ModeRequest
 from rekindle.model.mode import Mode, Outcome
-from rekindle.model.state import JobState, Pending
+from rekindle.model.state import MENDED, JobState, Pending
 from rekindle.model.verdict import Verdict
-from rekindle.policy.modes import cases
+from rekindle.policy.modes import cases, eligibility
 from rekindle.policy.modes.ladder import Plan
 from rekindle.policy.placement import avoided_nodes
 from tests.memory.test_faults import JOB, NOW
-from workflows import faults, job_reducers
+from workflows import faults, given_up, job_reducers
 
 SECOND = timedelta(seconds=1)
 HELD = ("pod-0", "pod-1")
@@ -147,6 +147,21 @@ def test_a_device_that_was_mended_without_leaving_it_is_not_mended_again() -> No
     assert (case(state, 2), state.faults[0].judged) == (None, "mended in incident 1, and shown still")
     other = a_fault(FaultKind.PROCESS, settle=0).model_copy(update={"id": "u/XID48/"})
     assert case(seen(state, 3, other), 3) is not None
+
+
+def test_what_was_mended_and_is_shown_still_is_recovered_with_no_other_fault_and_holds_up_nothing() -> None:
+    """Nothing is faulty because of it. The pod that was mended does not leave with the one of a lost node."""
+    fault = a_fault(FaultKind.PROCESS, settle=0)
+    shown = seen(STATE, 0, fault)
+    mended = shown.with_(faults=tuple(one.model_copy(update={"judged": f"{MENDED} 1, and shown still"}) for one in shown.faults))
+    assert eligibility.real_faults(mended) == []
+    assert cases.counting(mended, NOW) == ()
+    lost = Fault(id="lost", kind=FaultKind.NODE, pod_ranks=(0,), node="node-0", source="test")
+    both = job_reducers.reported(mended, FaultReport(faults=(lost,)), NOW + SECOND)
+    found = case(both, 1)
+    assert found is not None
+    assert [one.id for one in found.faults] == ["lost"]
+    assert given_up.retried(both, Pending(id="1", request=ModeRequest(mode=Mode.JOB_RESCHEDULING)), NOW).faults[0].judged == ""
 
 
 def test_a_node_that_a_rule_calls_broken_is_avoided_and_answers_yet() -> None:

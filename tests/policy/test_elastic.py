@@ -7,21 +7,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rekindle.model.attachment import Progress
+from rekindle.model.attachment import Attachment, Progress
 from rekindle.model.elastic import Elastic, Resized, Small, accepted_elastic, is_named, read_elastic
-from rekindle.model.fault import HOLDERS, UNKNOWN_HOLDER, WATCHER, Fault, FaultKind, Sighting
+from rekindle.model.fault import HOLDERS, UNKNOWN_HOLDER, WATCHER, Decided, Fault, FaultKind, Sighting
 from rekindle.model.incident import Incident, ModeRequest
 from rekindle.model.job import Job, JobId, SubHealthStrategy
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.standby import Standby
-from rekindle.model.state import JobState, Registration, Standing
+from rekindle.model.state import MENDED, JobState, Registration, Standing
 from rekindle.model.training_side import TrainingSide
 from rekindle.model.verdict import Training, Verdict
-from rekindle.policy.modes import elastic, eligibility, ladder, requests
+from rekindle.policy.modes import cases, elastic, eligibility, ladder, requests
 from workflows.job_reducers import registered
 
 STEP = Progress(incarnation="life", step=1, steps_lost=0)
 NOW = datetime(2026, 1, 2, 14, 2, tzinfo=UTC)
+HERE = Attachment(queue="gateway", session="s", since=NOW)
 JOB = Job(id=JobId("j"), name="gpt", pods=4, ranks_per_pod=2, elastic=Elastic(least=2))
 PODS = ("uid-0", "uid-1", "uid-2", "uid-3")
 
@@ -363,3 +364,15 @@ def test_ranks_come_back_one_after_the_other_or_all_at_once() -> None:
     assert state
     assert elastic.next_size(JOB, state, at_once=False) == 3
     assert elastic.next_size(JOB, state, at_once=True) == 4
+
+
+def test_a_small_job_grows_while_a_device_shows_a_fault_that_was_mended() -> None:
+    """A device may show it for days. Nothing of the job is faulty, so that a request is not refused either."""
+    fault = lost(1, kind=FaultKind.PROCESS, decided=Decided(rule="nvidia/xid-contained", saw="XID 94"))
+    state = small(2).with_(registered=True, introduced=True, attachment=HERE, progress=STEP)
+    shown = state.with_(faults=(Standing(fault=fault, judged=f"{MENDED} 1, and shown still"),))
+    assert cases.next_case(shown, NOW + timedelta(hours=1)) == cases.next_case(state, NOW + timedelta(hours=1))
+    assert cases.next_case(shown, NOW + timedelta(hours=1))
+    assert requests.refused(shown, ModeRequest(mode=Mode.SCALING, replicas=4)) == ""
+    left_alone = state.with_(faults=(Standing(fault=fault, judged="ignored"),))
+    assert "something of it is faulty" in requests.refused(left_alone, ModeRequest(mode=Mode.SCALING, replicas=4))

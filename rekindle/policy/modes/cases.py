@@ -131,7 +131,7 @@ def _counts(standing: Standing) -> bool:
 def counting(state: JobState, now: datetime) -> tuple[Fault, ...]:
     """Returns the faults that are sent to a running mode: real faults that count now, and faults of backup pods."""
     patience = _patience(state, _real(state))
-    broken = (one.fault for one in state.faults if one.fault.kind is not FaultKind.SUB_HEALTH and one.well_since is None)
+    broken = (one.fault for one in state.faults if one.fault.kind is not FaultKind.SUB_HEALTH and one.is_here)
     return tuple(fault for fault in broken if fault.backup or _due(fault, patience) <= now)
 
 
@@ -142,7 +142,7 @@ def is_broken(state: JobState, now: datetime) -> bool:
 
 def _real(state: JobState) -> list[Standing]:
     real = (one for one in state.faults if one.fault.kind is not FaultKind.SUB_HEALTH and not one.fault.backup)
-    return [one for one in real if one.well_since is None]
+    return [one for one in real if one.is_here]
 
 
 def _real_faults_due(state: JobState, now: datetime) -> tuple[Fault, ...]:

@@ -315,7 +315,7 @@ def _faulty(state: JobState) -> list[FaultRank]:
 def real_faults(state: JobState) -> list[Fault]:
     """Returns the present faults without sub-healths and faults of backup pods. The mode that started a backup pod handles the
     latter."""
-    here = (one.fault for one in state.faults if one.well_since is None)
+    here = (one.fault for one in state.faults if one.is_here)
     return [fault for fault in here if fault.kind is not FaultKind.SUB_HEALTH and not fault.backup]
 
 

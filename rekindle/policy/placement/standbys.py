@@ -108,7 +108,7 @@ def next_try(state: JobState) -> datetime | None:
     something else is wrong."""
     job = state.job
     is_trained = state.progress is not None and not state.problems and not state.ended and not job.observe
-    is_broken = any(one.fault.kind is not FaultKind.SUB_HEALTH and one.well_since is None for one in state.faults)
+    is_broken = any(one.fault.kind is not FaultKind.SUB_HEALTH and one.is_here for one in state.faults)
     if not is_trained or is_broken or are_as_wanted(state):
         return None
     tried = state.upkeep
