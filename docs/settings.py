@@ -41,9 +41,9 @@ in there are `TEMPORAL_ADDRESS`, `TEMPORAL_NAMESPACE` and the other variables of
 LIMITS = f"""
 ## Limits of jobs
 
-How long each wait may take: seconds, or an ISO 8601 duration such as `PT15M`. A job's own come before those of the installation.
-They stand in the field `limits` of a TrainingJob, and in the annotation `rekindle.io/limits` of other kinds. Those of the
-installation are variables such as `{PREFIX}LIMITS__PAUSE`.
+How long each wait may take, up to ten years: seconds, or an ISO 8601 duration such as `PT15M`. A job's own come before those of
+the installation. They stand in the field `limits` of a TrainingJob, and in the annotation `rekindle.io/limits` of other kinds.
+Those of the installation are variables such as `{PREFIX}LIMITS__PAUSE`.
 
 | limit | default | meaning |
 |---|---|---|

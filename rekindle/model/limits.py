@@ -8,8 +8,13 @@ from pydantic import Field, field_validator, model_validator
 from rekindle.model.base import Written, no_truth
 
 
+LONGEST = timedelta(days=3650)
+"""Largest value of a limit. A workflow adds several of them to the present time, which has to remain a date. Source: ours."""
+
+
 class Limits(Written):
-    """Maximum duration of each wait. In YAML and JSON a limit is an ISO 8601 duration (`PT15M`) or a number of seconds."""
+    """Maximum duration of each wait, up to ten years. In YAML and JSON a limit is an ISO 8601 duration (`PT15M`) or a number of
+    seconds."""
 
     backup_scheduled: timedelta = Field(default=timedelta(seconds=60), gt=timedelta(0))
     """Hot switch: time from the creation of the backup pod until it has a node. When exceeded, there is no spare. Source:
@@ -194,6 +199,13 @@ class Limits(Written):
     it is terminated. Source: ours."""
 
     _no_truth = field_validator("*", mode="before")(no_truth)
+
+    @field_validator("*")
+    @classmethod
+    def _is_a_time_that_comes(cls, limit: timedelta) -> timedelta:
+        if limit > LONGEST:
+            raise ValueError(f"must be at most P{LONGEST.days}D, ten years")
+        return limit
 
     @model_validator(mode="after")
     def _patience_of_the_training_side(self) -> Self:
