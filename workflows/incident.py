@@ -146,8 +146,11 @@ class IncidentRun:
 
     @property
     def gives_way(self) -> bool:
-        """True if the incident is an attempt of the job to grow by itself, which a request ends."""
-        return self.case.replicas is not None
+        """True if the incident is an attempt of the job to grow by itself, which a request ends.
+
+        It is none any more if another mode follows, which recovers what has come meanwhile, or what the attempt has left.
+        """
+        return self.case.replicas is not None and not self._verdicts
 
     def give_way(self) -> None:
         """Cancels the attempt to grow, as a person wants something else. If training is touched, it goes to its end first."""

@@ -5,12 +5,13 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from temporalio.testing import ActivityEnvironment, WorkflowEnvironment
 
 from activities.pods import PodActivities
 from rekindle import ids
 from rekindle.client import Rekindle
-from rekindle.errors import Forbidden
+from rekindle.errors import Busy, Forbidden
 from rekindle.model.activities.jobs import SurveyRequest
 from rekindle.model.cluster import Condition, Pod, PodPhase
 from rekindle.model.elastic import Elastic
@@ -222,6 +223,21 @@ async def test_a_request_ends_an_attempt_that_waits_for_a_node(temporal: Workflo
         assert list(peer.received[-1].nodeRankIds) == ["3"]
         assert await missing(world) == (2, 3)
         assert not [name for name in world.cluster.pods_by_name if "-hot-" in name]
+
+
+async def test_a_request_does_not_end_the_recovery_that_follows_an_attempt(temporal: WorkflowEnvironment) -> None:
+    """The requester is told that the job is busy, as in any other recovery."""
+    job = elastic(limits={"grow_again": timedelta(seconds=1)})
+    async with training(temporal, job, Script(repairs=OFFERS), without_spare(job)) as (world, peer):
+        await lose(world, 2)
+        await world.incident()
+        await world.phase("new pods start")
+        peer.script.resumes = False
+        await peer.report_fault(3)
+        await world.settled(lambda status: status.running is IN_PLACE)
+        with pytest.raises(Busy, match="is busy with in-place recovery"):
+            await Rekindle(world.client).scale(job.id, replicas=2)
+        assert (await world.status()).running is IN_PLACE
 
 
 async def test_a_fault_while_ranks_come_back_comes_first(temporal: WorkflowEnvironment) -> None:
