@@ -87,7 +87,7 @@ class ElasticTraining(ProcessLevel):
         self.left, note = pods, ""
         if not self.side.controller_recreates:  # otherwise other components replace the pods
             async with self.phase("pods that have left are deleted"):
-                note = await deleted(self.context.job.id, pods)
+                note = await deleted(self, pods)
         return "; ".join(filter(None, (f"{elastic.named(pods)} left: {report.info}", note)))
 
     def ended(self, verdict: Verdict) -> Verdict:

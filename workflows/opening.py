@@ -21,6 +21,7 @@ from rekindle.model.verdict import Training
 from rekindle.policy.dialogue import orders
 from rekindle.policy.modes import faulty_ranks, recovery_opening
 from workflows import steps
+from workflows.dialogue import cancel_and_forget
 from workflows.mode import Ends, ModeWorkflow, seconds
 from workflows.platform import asked_platform
 
@@ -239,7 +240,7 @@ async def holders_now(mode: ModeWorkflow) -> tuple[str, ...]:
         workflow.logger.warning("job not observed before its processes end", extra={"error": str(error.cause)})
         return ()
     finally:
-        look.cancel()
+        cancel_and_forget(look)
 
 
 def _restart(reason: str) -> Ends:

@@ -17,6 +17,7 @@ from rekindle.model.activities.pods import BackupRequest, Replacement
 from rekindle.model.activities.recreation import Held, Recreation
 from rekindle.model.dialogue import FaultRank, Order, Report, ReportKind, Strategy
 from rekindle.model.elastic import Resized
+from rekindle.model.fault import Fault
 from rekindle.model.incident import ModeRequest, RecoveryContext
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.verdict import Training, Verdict
@@ -36,6 +37,8 @@ class Scaling(NewPods):
     MODE = Mode.SCALING
     WAITS = True
     resized: Resized | None = None
+    _comes = False
+    """True if pods come back, and False if they leave."""
 
     @workflow.init
     def __init__(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> None:
@@ -49,6 +52,7 @@ class Scaling(NewPods):
         async with self.phase("the size is decided"):
             leaving = self._wanted()
             coming = () if leaving else self._coming()
+            self._comes = bool(coming)
             self._begin(coming)
         try:
             return await (self._smaller(leaving) if leaving else self._larger(coming))
@@ -104,7 +108,7 @@ class Scaling(NewPods):
         nodes = elastic.nodes_left(self.context.situation.faults, pods)
         self.resized = Resized(left=pods, nodes=nodes, by_hand=bool(self.request.requested_by))
         async with self.phase("pods that have left are deleted"):
-            note = await deleted(job.id, pods)
+            note = await deleted(self, pods)
         return "; ".join(filter(None, (f"{elastic.named(pods)} left: {report.info}", note)))
 
     # ---- pods come back
@@ -168,10 +172,7 @@ class Scaling(NewPods):
 
     def why_stop(self) -> Exception | None:
         """Returns the end of the mode if a real fault comes first, or nobody answers its orders."""
-        if faults := self.new_faults():
-            reason = f"a fault comes first: {cases.describe(faults[0])}"
-            return Ends(Outcome.CANCELLED, reason, training=Training.FAULTED)
-        return super().why_stop()
+        return self._gives_way_to(self.new_faults()) or super().why_stop()
 
     async def _stop(self) -> None:
         """Stops the return of pods. Training goes on, and its side waits for them no more."""
@@ -202,13 +203,27 @@ class Scaling(NewPods):
         raise Ends(otherwise, f"training goes on as before: {report.info}")
 
     def _fault_first(self) -> Ends | None:
-        if not (faults := self.felt_faults()):
+        return self._gives_way_to(self.felt_faults())
+
+    def _gives_way_to(self, faults: list[Fault]) -> Ends | None:
+        """Returns the end of a change because of faults; None: there are none. Their recovery is another attempt, unless the
+        training side takes its pods back in this one."""
+        if not faults:
             return None
+        if not self.side.returns_at_once:
+            self.again()
         return Ends(Outcome.CANCELLED, f"a fault comes first: {cases.describe(faults[0])}", training=Training.FAULTED)
 
     def is_answered(self) -> bool:
-        """Returns whether the order was answered, or can no longer be because of a fault or a new pod that died."""
-        return super().is_answered() or bool(self.felt_faults())
+        """Returns whether the order was answered, or can no longer be because a new pod died, or the training side leaves the
+        return of pods for a fault. It makes the job smaller in spite of one, unless it refuses that."""
+        return super().is_answered() or (self._comes and bool(self.felt_faults()))
+
+    async def await_answer(self, within: timedelta, why: str) -> None:
+        """Waits for the answer. That pods have come back may cross the report of a fault that has come just afterwards."""
+        await super().await_answer(within, why)
+        if self.felt_faults():
+            await self.until(super().is_answered, NEWS, "the answer may cross the report of a fault")
 
     def no_answer(self, order: str, within: timedelta) -> Exception:
         return self._fault_first() or super().no_answer(order, within)

@@ -296,10 +296,10 @@ async def delete_backups(job_id: str) -> tuple[PodRef, ...]:
     return await workflow.execute_activity_method(PodActivities.delete_backups, request, **named(WRITE, "delete the backup pod"))
 
 
-async def delete_left(job_id: str, pods: tuple[int, ...]) -> None:
+def delete_left(job_id: str, pods: tuple[int, ...]) -> ActivityHandle[None]:
     request = LeftRequest(job_id=job_id, pod_ranks=pods)
     words = f"delete the pods of pod ranks {written_ranks(pods)}, which have left"
-    await workflow.execute_activity_method(PodActivities.delete_left, request, **named(WRITE, words))
+    return workflow.start_activity_method(PodActivities.delete_left, request, **named(WRITE, words))
 
 
 def sweep(job_id: str, pods: tuple[PodRef, ...], have_left: dict[int, str]) -> ActivityHandle[None]:

@@ -1,6 +1,7 @@
 """Elastic training as a recovery: faulty pods leave, and training goes on without them. Success, failures, limits, further
 faults."""
 
+import asyncio
 from datetime import timedelta
 from typing import Any
 
@@ -263,6 +264,32 @@ async def test_a_pod_that_has_left_and_cannot_be_deleted_is_deleted_later(tempor
         await world.skip(timedelta(minutes=1, seconds=1), world.entity)
         await world.settled(lambda _: old not in cluster.pods_by_name)
         assert made.metadata.name in cluster.pods_by_name
+
+
+class Silent(ScriptedCluster):
+    """Cluster that never answers a request to delete a pod."""
+
+    async def ensure_deleted(self, job_id: str, name: str, uid: str, grace_seconds: int) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_a_fault_does_not_wait_until_the_pods_that_have_left_are_deleted(temporal: WorkflowEnvironment) -> None:
+    """Training stands, and the cluster may not answer for minutes. The pods are deleted later."""
+    job = elastic()
+    cluster = Silent(job, nodes=job.pods)
+    cluster.spare = False
+    async with training(temporal, job, Script(repairs=OFFERS), cluster) as (world, peer):
+        await world.look()
+        await lose(world, 2)
+        await world.phase("pods that have left are deleted")
+        await peer.report_fault(0)
+        incident = await world.incident()
+        assert ladder(incident) == [(SMALLER, RECOVERED)]
+        assert "their pods are deleted later: a fault comes first" in incident.ladder[0].reason
+        assert ladder(await world.incident(2)) == [(IN_PLACE, RECOVERED)]
+        state = (await world.status()).state
+        assert state.small
+        assert state.small.lingering == (2,)
 
 
 async def test_a_client_that_starts_the_mode_by_itself_is_refused_while_all_is_well(temporal: WorkflowEnvironment) -> None:

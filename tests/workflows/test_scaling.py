@@ -175,6 +175,43 @@ async def test_a_fault_while_pods_leave_by_request_comes_first(temporal: Workflo
         assert await missing(world) == ()
 
 
+async def test_pods_that_leave_in_spite_of_a_fault_are_known_to_have_left(temporal: WorkflowEnvironment) -> None:
+    """The training side carries the order out, and repeats the step that has failed. The job's state is that of training."""
+    job = elastic()
+    script = Script(repairs=OFFERS)
+    async with training(temporal, job, script, without_spare(job)) as (world, peer):
+
+        async def strike(strategy: str) -> None:
+            if strategy == "downgrade":
+                await peer.report_fault(1)
+                await world.settled(lambda status: bool(status.state.faults))
+                await world.recorded(await world.running(), "WORKFLOW_EXECUTION_SIGNALED")
+
+        script.before_status = strike
+        assert (await scaled(world, 3)).outcome is RECOVERED
+        assert ladder(await world.incident()) == [(SCALES, RECOVERED)]
+        assert await missing(world) == (3,)
+
+
+async def test_the_recovery_of_a_fault_behind_a_change_of_the_size_is_another_attempt(temporal: WorkflowEnvironment) -> None:
+    """A late answer to the order of the change is no answer to the next order of that strategy."""
+    job = elastic(wait=SHORT.total_seconds())
+    script = Script(repairs=OFFERS, statuses=[406])
+    async with training(temporal, job, script, without_spare(job)) as (world, peer):
+
+        async def strike(strategy: str) -> None:
+            if strategy == "downgrade" and not (await world.status()).state.faults:
+                await lose(world, 1)
+
+        script.before_status = strike
+        await scaled(world, 3)
+        assert ladder(await world.incident())[0] == (SCALES, Outcome.CANCELLED)
+        uuids = [order.uuid for order in peer.received if order.changeStrategy == "downgrade"]
+        assert len(uuids) == 2
+        assert await missing(world) == (1,)
+        assert uuids[0] not in {order.uuid for order in peer.received[1:]}
+
+
 async def test_no_answer_to_a_request_restarts_the_job(temporal: WorkflowEnvironment) -> None:
     """The state of training is unknown then."""
     job = elastic()
