@@ -7,7 +7,6 @@ from pydantic import Field, field_validator, model_validator
 
 from rekindle.model.base import Written, no_truth
 
-
 LONGEST = timedelta(days=3650)
 """Largest value of a limit. A workflow adds several of them to the present time, which has to remain a date. Source: ours."""
 

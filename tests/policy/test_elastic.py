@@ -118,6 +118,7 @@ def test_the_words_about_a_small_job_say_what_it_waits_for() -> None:
     """Words are those of `show`."""
     state = small(2, nodes=("node-2",))
     assert elastic.words(state, "14:02") == "3 of 4 replicas, since 14:02, node-2 lost, waits for one node"
+    assert elastic.words(state.with_(storm="30 of 100 nodes"), "14:02").endswith("waits for one node, and until a storm is over")
     by_hand = small(2, 3, by_hand=True)
     assert elastic.words(by_hand, "14:02") == "2 of 4 replicas, since 14:02, as ordered by hand"
     assert elastic.words(small(2, 3, last_try="no spare"), "14:02").endswith("waits for 2 nodes, last attempt: no spare")

@@ -93,6 +93,7 @@ def words(state: JobState, since: str) -> str:
     lost = f"{few(small.nodes)} lost" if small.nodes else ""
     wanted = (size_by_itself(job, small) - present(job, small)) * job.layout.pods_per_replica
     waits = f"waits for {'one node' if wanted == 1 else f'{wanted} nodes'}" if wanted > 0 else "as ordered by hand"
+    waits += ", and until a storm is over" if wanted > 0 and state.storm else ""
     tried = f"last attempt: {small.last_try}" if small.last_try and wanted > 0 else ""
     parts = (f"{present(job, small)} of {job.layout.replicas} replicas", f"since {since}", lost, waits, tried)
     return ", ".join(filter(None, parts))
