@@ -233,8 +233,8 @@ async def holders_now(mode: ModeWorkflow) -> tuple[str, ...]:
     """Returns the holder of each pod rank; empty: the cluster did not answer in time."""
     job = mode.context.job
     look = asyncio.create_task(steps.survey(job.id, ()))
-    await mode.until(look.done, job.limits.look, "see which pods are there")
     try:
+        await mode.until(look.done, job.limits.look, "see which pods are there")
         return (await look).sighting.holders if look.done() else ()
     except ActivityError as error:
         workflow.logger.warning("job not observed before its processes end", extra={"error": str(error.cause)})
