@@ -15,6 +15,7 @@ from rekindle.model.activities.jobs import EndSession, JobLook, PolicyRequest, R
 from rekindle.model.activities.pods import (
     Backup,
     BackupRequest,
+    LeftRequest,
     NewPodsRequest,
     OldPodsRequest,
     PodCount,
@@ -47,6 +48,7 @@ from rekindle.model.cluster import (
 from rekindle.model.cluster import Node as NodeObject
 from rekindle.model.cluster import Pod as PodObject
 from rekindle.model.dialogue import Order
+from rekindle.model.fault import HOLDER_LENGTH
 from rekindle.model.job import Trait
 from rekindle.model.layout import Layout
 from rekindle.model.links import RankLinks
@@ -59,7 +61,7 @@ from rekindle.policy.detection.isolation import isolation
 from rekindle.policy.detection.sighting import end_of, sight
 from rekindle.policy.operations import device_checks
 from rekindle.policy.operations.links import resolved
-from tests.model.world.adapter import ENTITY, JOB, is_settled, verdict_of
+from tests.model.world.adapter import ENTITY, JOB, has_waited_only, is_settled, verdict_of
 from tests.model.world.driver import START, Driver
 from tests.model.world.driver_activities import Activity
 from tests.model.world.driver_runs import PAYLOADS, Answer
@@ -81,7 +83,8 @@ def view(world: World, labels: dict[str, str]) -> JobView:
     written = {key: value for key, value in labels.items() if key not in ANNOTATIONS}
     noted = {key: value for key, value in labels.items() if key in ANNOTATIONS}
     allows = world.knobs.allows or ("exit" if mindio else "")  # MindIO's processes are not played
-    allowed = {keys.RECOVER_STRATEGY: allows} if allows else {}
+    words = {keys.RECOVER_STRATEGY: allows, keys.ELASTIC: world.knobs.elastic}
+    allowed = {key: said for key, said in words.items() if said}
     meta = ObjectMeta(name="gpt", uid=JOB, labels=written, annotations={**noted, keys.CAPABILITIES: able, **allowed})
     template = PodTemplate(command=("train",))
     spec = JobSpec(pods=world.knobs.pods, ranks_per_pod=RANKS, template=template, training_side=world.knobs.side)
@@ -178,7 +181,7 @@ class Activities:
 
     def _ensure_replacement(self, activity: Activity, attempt: int) -> None:
         request = activity.argument(BackupRequest)
-        old, backup = self._world.replace_lost(request.pod_rank, request.name_suffix, request.avoid_nodes)
+        old, backup = self._world.replace_lost(request.pod_rank, request.name_suffix, request.avoid_nodes, waits=request.waits)
         activity.complete(attempt, Replacement(old=_ref(old) if old else None, backup=_ref(backup)))
 
     def _await_scheduled(self, activity: Activity, attempt: int) -> None:
@@ -297,7 +300,18 @@ class Activities:
         activity.complete(attempt, [_ref(pod) for pod in pods])
 
     def _sweep(self, activity: Activity, attempt: int) -> None:
-        for pod in activity.argument(SweepRequest).pods:
+        request = activity.argument(SweepRequest)
+        self._world.answer()
+        here = [pod for pod in self._world.pods.values() if not pod.backup]
+        left = [pod.uid for pod in here if pod.uid[:HOLDER_LENGTH] == request.have_left.get(pod.rank, "")]
+        for uid in (*(pod.uid for pod in request.pods), *left):
+            self._world.delete(uid, 0)
+        activity.complete(attempt)
+
+    def _delete_left(self, activity: Activity, attempt: int) -> None:
+        request = activity.argument(LeftRequest)
+        self._world.answer()
+        for pod in [pod for pod in self._world.pods.values() if pod.rank in request.pod_ranks and not pod.backup]:
             self._world.delete(pod.uid, 0)
         activity.complete(attempt)
 
@@ -425,7 +439,8 @@ class Activities:
         elif run.status == "running":
             self._driver.after(0.5, lambda: self._await_recovery_end(activity, attempt))
         else:
-            activity.complete(attempt, RecoveryEnd(settled=is_settled(run), words=run.status, verdict=verdict_of(run)))
+            settled = is_settled(run) or has_waited_only(run)
+            activity.complete(attempt, RecoveryEnd(settled=settled, words=run.status, verdict=verdict_of(run)))
 
     def _terminate_recovery(self, activity: Activity, attempt: int) -> None:
         self._driver.terminate(activity.argument(TerminateRequest).workflow_id)

@@ -25,6 +25,7 @@ from rekindle.model.stress import OpResult, StressRequest
 from rekindle.model.verdict import Verdict
 from rekindle.policy.detection import watcher_updates
 from rekindle.policy.detection.watcher_updates import Acknowledged, End, News, Register, Shown
+from rekindle.policy.modes import elastic
 from rekindle.policy.modes.cases import TOO_OFTEN
 from rekindle.policy.modes.mode_table import LAST, row_of
 from rekindle.policy.operations import device_checks
@@ -34,6 +35,7 @@ from tests.model.world.messages import Message
 from tests.model.world.training import RANKS
 from workflows.device_check import StressTest
 from workflows.dying_gasp import DyingGasp
+from workflows.elastic_training import ElasticTraining
 from workflows.hot_switch import HotSwitch
 from workflows.in_place import InPlaceRecovery
 from workflows.job_rescheduling import JobRescheduling
@@ -42,17 +44,20 @@ from workflows.link_switch import LinkSwitch
 from workflows.online_retry import OnlineRetry
 from workflows.pod_rescheduling import PodRescheduling
 from workflows.process_rescheduling import ProcessRescheduling
+from workflows.scaling import Scaling
 from workflows.training_job import TrainingJob
 
 JOB = "job-1"
 ENTITY = job_workflow(JOB)
 RECOVERING = (HotSwitch, OnlineRetry, InPlaceRecovery, ProcessRescheduling, DyingGasp, PodRescheduling, JobRescheduling)
-WORKFLOWS = (TrainingJob, *RECOVERING, LinkSwitch, StressTest, LinkFailover)
+WORKFLOWS = (TrainingJob, *RECOVERING, ElasticTraining, Scaling, LinkSwitch, StressTest, LinkFailover)
 MODES = {
     Workflows.HOT_SWITCH: "hot switch",
     Workflows.ONLINE_RETRY: "retry",
     Workflows.IN_PLACE: "in place",
     Workflows.PROCESS_RESCHEDULING: "elsewhere",
+    Workflows.ELASTIC_TRAINING: "smaller",
+    Workflows.SCALING: "size",
     Workflows.DYING_GASP: "saving",
     Workflows.POD_RESCHEDULING: "pods again",
     Workflows.JOB_RESCHEDULING: "restart",
@@ -63,6 +68,9 @@ MODES = {
 
 RECOVERIES = {"stopped": ReportKind.STOP_COMPLETE, "offers": ReportKind.STRATEGIES, "status": ReportKind.STATUS}
 """Messages that answer orders of a recovery of processes."""
+
+SIZES = ("downgrade", "upgrade")
+"""Strategies that change the size of a job."""
 
 ON_OPERATIONS = ("link switch", "stress test")
 """Modes that run operations on a job that trains."""
@@ -118,6 +126,8 @@ def front(driver: Driver, mode: str, rank: int, name: str, node: str = "", *, ba
         asked = asked.model_copy(update={"pod_rank": rank})
     elif kind == Workflows.STRESS_TEST:
         asked = asked.model_copy(update={"stress": StressRequest(nodes={node: (0, 1)})})
+    elif kind == Workflows.SCALING:
+        asked = asked.model_copy(update={"replicas": rank + 1})
     elif kind == Workflows.LINK_SWITCH:
         asked = asked.model_copy(update={"links": links_of(node, backup=backup)})
     driver.start(kind, front_id(name), asked)
@@ -225,6 +235,7 @@ def report_of(message: Message) -> Call | None:
             fault_ranks=faulty,
             strategies=message.offers,
             strategy=message.strategy if message.kind == "status" else "",
+            attempt=message.answers[0] if message.strategy in SIZES else "",
         )
         return Call(Updates.REPORT, (answer,))
     return None
@@ -273,6 +284,10 @@ class Seen:
     """Ranks that use their backup links."""
     moved: dict[str, frozenset[int]]
     """Ranks on their backup links, by the maintenance that moved them."""
+    missing: tuple[int, ...]
+    """Pod ranks that have left."""
+    grows: bool
+    """True if the job is to grow by itself."""
 
 
 def seen(driver: Driver) -> Seen:
@@ -302,6 +317,8 @@ def seen(driver: Driver) -> Seen:
         incidents=incidents,
         links=frozenset().union(*moved.values()),
         moved=moved,
+        missing=elastic.missing_of(state.small),
+        grows=state.small is not None and elastic.grows(state.job, state.small),
     )
 
 
@@ -369,6 +386,12 @@ def is_settled(run: Run) -> bool:
     if run.status == "cancelled":
         return not runs_mode(run.id, LAST.mode)  # half-way it leaves the job without pods
     return verdict is not None and verdict.outcome in SETTLED
+
+
+def has_waited_only(run: Run) -> bool:
+    """Returns whether a change of the size ended before it ordered anything, so that training is as it was."""
+    ordered = (activity.name for activity in run.activities.values())
+    return run.definition.name == Workflows.SCALING and run.status == "terminated" and "deliver_order" not in ordered
 
 
 def is_first_mode(run: Run) -> bool:

@@ -13,8 +13,8 @@ from tests.model.world.messages import TICK, Message, Teller
 if TYPE_CHECKING:
     from tests.model.world.training import Training
 
-STOP, ANNOUNCE, RETRY, RECOVER, DUMP = "stop_train", "on_global_rank", "retry", "recover", "dump"
-ORDERS = (STOP, ANNOUNCE, RETRY, RECOVER, DUMP)
+STOP, ANNOUNCE, RETRY, RECOVER, DUMP, DOWNGRADE = "stop_train", "on_global_rank", "retry", "recover", "dump", "downgrade"
+ORDERS = (STOP, ANNOUNCE, RETRY, RECOVER, DUMP, DOWNGRADE)
 MEMORY, GONE, NETWORK = "0", "1", "2"
 RETRY_FAILED, FAILED = 405, 406
 
@@ -37,7 +37,7 @@ class Command:
     ranks: frozenset[int] = field(default=frozenset(), compare=False)
     """Faulty ranks; not compared, as those of a repetition may differ."""
     pods: frozenset[int] = field(default=frozenset(), compare=False)
-    """Pod ranks that are replaced."""
+    """Pod ranks that are replaced, or leave."""
     in_place: bool = False
 
 
@@ -168,12 +168,12 @@ class Manager:
 
     def _judge(self, command: Command) -> None:
         """Records a wrong order, which a control plane must not give."""
-        if command.name in (RETRY, RECOVER, DUMP):
+        if command.name in (RETRY, RECOVER, DUMP, DOWNGRADE):
             before = [one.name for one in self._seen if one.uuid == command.uuid]
             asks_first = command.name == DUMP or (command.name == RECOVER and not command.in_place)
             if asks_first and ANNOUNCE not in before and not self.follows:  # a successor may receive the end of an attempt first
                 self.world.moment(f"wrong order: {command.name} before its faults were announced")
-            if {RETRY, RECOVER, DUMP} & set(before):
+            if {RETRY, RECOVER, DUMP, DOWNGRADE} & set(before):
                 self.world.moment(f"wrong order: {command.name} as a second strategy of one attempt")
 
     def _take(self, command: Command) -> None:
@@ -213,9 +213,36 @@ class Manager:
             self._answer(recovery, self._report_of(command, "offers", offers=self._offers(command)))
         elif command.name == DUMP:
             self.clock.after(self.clock.random.choice((0.3, 5.0)), lambda: self._save(recovery, command, work))
+        elif command.name == DOWNGRADE:
+            recovery.repairs = True
+            self._go_without(recovery, command, work)
         else:
             recovery.repairs = True
             self._repair(recovery, command, work)
+
+    def _go_without(self, recovery: Recovery, command: Command, work: object) -> None:
+        """Goes on without some pods, unless another rank is lost before that is done."""
+
+        def finish() -> None:
+            if not self.goes_on(recovery, work):
+                return
+            if why := self._why_not_without(command.pods):
+                self.fail(recovery, command, why)
+                return
+            self.training.failed.clear()
+            self.training.go_without(command.pods)
+            self.recovered(recovery, command)
+
+        if why := self._why_not_without(command.pods):
+            self.fail(recovery, command, why)
+        else:
+            self.clock.after(self.clock.random.choice((0.3, 2.0, 5.0)), finish)
+
+    def _why_not_without(self, pods: frozenset[int]) -> str:
+        leaving = {rank for pod in pods for rank in self.training.ranks_of(pod)}
+        if further := self.training.vacant() - leaving:
+            return f"rank {min(further)} is gone"
+        return "" if self.training.members.keys() - pods else "no rank would be left to train"
 
     def _report_of(self, command: Command, kind: str, code: int = 0, words: str = "", offers: tuple[str, ...] = ()) -> Message:
         known = tuple(sorted(self.recovery.known.items())) if self.recovery and kind != "status" else ()
@@ -243,8 +270,9 @@ class Manager:
         vacant = self.training.vacant()
         retry = (RETRY,) if not vacant and self.training.has_replica(frozenset()) else ()
         recover = (RECOVER,) if self.training.has_replica(vacant | command.ranks) else ()
+        smaller = (DOWNGRADE,) if self.world.knobs.elastic and len(self.training.members) > 1 else ()
         dump = (DUMP,) if self.training.has_replica(vacant) else ()
-        return (*retry, *recover, *dump, "exit")
+        return (*retry, *recover, *smaller, *dump, "exit")
 
     def _save(self, recovery: Recovery, command: Command, work: object) -> None:
         """Saves the state of the ranks that are left."""

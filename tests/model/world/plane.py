@@ -34,11 +34,16 @@ GROWING = 1.0
 """Seconds for which the watcher gathers changes that are not urgent."""
 
 
+REPEATED = ("smaller", "size")
+"""Modes that are carried out again when they were terminated."""
+
 PROOFS = {
     "hot switch": "resumed",
     "retry": "repaired",
     "in place": "repaired",
     "elsewhere": "repaired",
+    "smaller": "repaired",
+    "size": "resized",
     "link switch": "went on",
     "stress test": "went on",
 }
@@ -141,6 +146,8 @@ class ControlPlane:
         seen = self.world.last(proof)
         if adapter.is_by_itself(run):  # training continued by itself without an order
             return
+        if self.terminated and mode in REPEATED:  # the one before it has done that, and was cut off
+            return
         if since is None or seen is None or seen < since:
             self.found.append(f"untrue: the {mode} says recovered, and nothing {proof} since it acted")
 
@@ -191,6 +198,7 @@ class ControlPlane:
         else:
             left += self._unsettled(adapter.seen(self.driver))
             left += self._misplaced(adapter.seen(self.driver))
+            left += self._missing(adapter.seen(self.driver))
         self.found += left + self._restless()
         self.found += [what for _, what in self.world.log if what.startswith("wrong order")]
 
@@ -201,6 +209,12 @@ class ControlPlane:
             return []
         found = [f"misplaced: ranks {sorted(here)} are on their backup links, known are {sorted(seen.links)}"]
         return [*(found if here != seen.links else []), *self._forgotten_links(seen)]
+
+    def _missing(self, seen: adapter.Seen) -> list[str]:
+        """Checks that a job with free nodes has all pods that are wanted, and that those are known which it has not."""
+        missing = self.world.training.missing() if self.world.trains() else []
+        found = [f"small: pod ranks {missing} are missing, and nodes are free"] if missing and seen.grows else []
+        return found + ([f"size: missing are {missing}, known are {list(seen.missing)}"] if missing != [*seen.missing] else [])
 
     def _forgotten_links(self, seen: adapter.Seen) -> list[str]:
         """Checks that a maintenance knows what it has moved, and does not end before that has returned."""

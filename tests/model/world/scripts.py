@@ -3,7 +3,17 @@
 import random
 from dataclasses import replace
 
-from tests.model.world.walk import DELAYS, DISTURBANCES, HARMLESS, OF_PROCESSES, STRIKES, Disturbance, Script
+from tests.model.world.walk import (
+    BETWEEN,
+    DELAYS,
+    DISTURBANCES,
+    HARMLESS,
+    OF_PROCESSES,
+    SIZES,
+    STRIKES,
+    Disturbance,
+    Script,
+)
 from tests.model.world.world import Knobs
 
 ASKED = ("links asked for", "test asked for")
@@ -123,3 +133,75 @@ def _some(chance: random.Random, what: tuple[str, ...], ranks: int, most: int) -
         Disturbance(chance.choice(what), chance.choice(moments), chance.choice(DELAYS), chance.randrange(ranks))
         for _ in range(chance.randrange(most))
     )
+
+
+OF_SIZES = (
+    "order downgrade",
+    "order upgrade",
+    "pods left",
+    "pods back",
+    "smaller ended",
+    "size ended",
+    "elsewhere ended",
+    "backup made",
+    "backup runs",
+    "process fault",
+    "restart ended",
+)
+ELASTIC = ("1; wait=0", "1; wait=0", "1; wait=20s", "2; wait=0")
+LOSSES = ("node lost", "node lost", "pod vanishes", "process dies", "pod evicted")
+LONG = (*DELAYS, 65.0, 90.0, 150.0)
+"""Delays up to the times at which a small job tries to grow."""
+
+
+def elastic_script(seed: int) -> Script:
+    """Returns a script of a job that may train with fewer pods: lost nodes and pods, requests for sizes, any other events."""
+    chance = random.Random(seed)
+    knobs = Knobs(
+        spares=chance.choice((0, 0, 1)),
+        elastic=chance.choice(ELASTIC),
+        late=chance.choice(("", "", "", "fault", "stopped", "offers", "status")),
+        slow=chance.choice((0.0, 0.0, 0.2)),
+        doubled=chance.random() < 0.2,
+        allows=chance.choice(("", "", "recover")),
+    )
+    first = Disturbance(chance.choice((*LOSSES, *SIZES)), delay=40.0, rank=chance.randrange(3))
+    whatever = (*SIZES, *SIZES, *LOSSES, "nodes back", "nodes back", "recovery terminated", *DISTURBANCES, *STRIKES)
+    moments = (*OF_SIZES, *OF_SIZES, "first step")
+    more = [
+        Disturbance(chance.choice(whatever), chance.choice(moments), chance.choice(LONG), chance.randrange(3))
+        for _ in range(chance.randrange(6))
+    ]
+    loss, long_history = chance.choice((0.0, 0.0, 0.05, 0.2)), chance.choice((10_000, 10_000, 4))
+    return Script((first, *more), knobs, loss, long_history, seed)
+
+
+def gentle_elastic_script(seed: int) -> Script:
+    """Returns a script of a job that may train with one pod, in which two of three pods are lost and nothing justifies a
+    restart."""
+    chance = random.Random(seed)
+    knobs = Knobs(
+        spares=chance.choice((0, 0, 1)),
+        elastic=chance.choice(("1; wait=0", "1; wait=20s")),
+        late=chance.choice(("", "", "status")),
+        doubled=chance.random() < 0.2,
+        allows="",
+    )
+    strikes = [
+        Disturbance(
+            chance.choice((*LOSSES, *STRIKES)),
+            chance.choice((*OF_SIZES[:-1], *BETWEEN)) if number else "first step",
+            chance.choice(LONG) if number else 40.0,
+            chance.randrange(2),
+        )
+        for number in range(chance.choice((1, 1, 2, 3)))
+    ]
+    meanwhile = (*HARMLESS, "nodes back", "front cancelled", "recovery cancelled")
+    more = [
+        Disturbance(chance.choice(meanwhile), chance.choice(OF_SIZES[:-1]), chance.choice(LONG), chance.randrange(3))
+        for _ in range(chance.randrange(4))
+    ]
+    if chance.random() < 0.5:  # the size with all pods: with any other one, a pod leaves that has all of its processes
+        more.append(Disturbance("size asked for", chance.choice(OF_SIZES[:-1]), chance.choice(LONG), 2))
+    loss, long_history = chance.choice((0.0, 0.0, 0.05)), chance.choice((10_000, 10_000, 4))
+    return Script((*strikes, *more), knobs, loss, long_history, seed, gentle=True)

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from tests.model.world.manager import ORDERS, Command, Manager
+from tests.model.world.growth import UPGRADE, Growth
+from tests.model.world.manager import DOWNGRADE, ORDERS, RECOVER, Command, Manager
 from tests.model.world.messages import Message, Operation
 from tests.model.world.mindio import QUESTIONS, Mindio
 from tests.model.world.operations import Pauses
@@ -62,6 +63,7 @@ class Training:
         """Token of the order to migrate that is being carried out; strategy by which the last one ended."""
         self.boss = Manager(self, follows=False) if world.knobs.allows != "exit" else None
         """Recovers processes; None: this training side does not."""
+        self.growth = Growth(self)
         self.pauses: Pauses | Mindio = Mindio(self) if self.mindio else Pauses(self, follows=False)
         self.held_for = ""
         """Attempt of the operation for which it is held."""
@@ -159,8 +161,8 @@ class Training:
         self.pauses.over = True
         self.pauses = Mindio(self) if self.mindio else Pauses(self, follows=True)
         if self.boss:
-            self.boss.over = True
-            self.boss = Manager(self, follows=True)
+            self.boss.over = self.growth.over = True
+            self.boss, self.growth = Manager(self, follows=True), Growth(self)
             self._done.clear()
         self.cut()
 
@@ -298,6 +300,7 @@ class Training:
         """Stops training. The wait for ranks that are missing ends."""
         if self.state in ("training", "paused", "held"):
             self.pauses.give_way()
+            self.growth.stop("a fault is being recovered")
             self.state, self.switching = "standing", None
 
     def take(self, ranks: frozenset[int], there: dict[int, str]) -> None:
@@ -310,6 +313,27 @@ class Training:
                 self.came_as_backups.add(uid)
             self.members[pod] = uid
         self.gone.difference_update(ranks)
+
+    def go_without(self, pods: Iterable[int]) -> None:
+        """Lets pods leave. Their processes end, then the pods do, and training goes on without them."""
+        for pod in pods:
+            if uid := self.members.pop(pod, ""):
+                self.clock.after(0.5, lambda uid=uid: self.world.fail(uid, "exit code 0"))  # type: ignore[misc]
+            self.gone.difference_update(self.ranks_of(pod))
+            self.links.difference_update(self.ranks_of(pod))
+        self.world.moment("resized")
+        self.world.moment("pods left")
+
+    def come(self, there: dict[int, str]) -> None:
+        """Takes missing pods back."""
+        self.came_as_backups.update(uid for uid in there.values() if self.world.pods[uid].backup)
+        self.members.update(there)
+        self.world.moment("resized")
+        self.world.moment("pods back")
+
+    def missing(self) -> list[int]:
+        """Returns the pod ranks that have left. Empty: none has, or training has not begun."""
+        return [rank for rank in range(self.world.knobs.pods) if rank not in self.members] if self.members else []
 
     def hold(self, attempt: str) -> None:
         """Pauses all ranks after the same step, with their state."""
@@ -352,19 +376,24 @@ class Training:
     # ---- orders
 
     def order(self, name: str, uuid: str, ranks: tuple[int, ...], pods: tuple[int, ...] = (), *, in_place: bool = False) -> None:
-        if self.boss and name in ORDERS:
-            leaving = frozenset() if in_place or name != "recover" else frozenset(pods)
+        if self.boss and name in (*ORDERS, UPGRADE):
             self.world.moment(f"order {name}")
-            self.boss.order(Command(name, uuid, frozenset(ranks), leaving, in_place))
-            return
-        if (uuid, name) in self._done:
-            return
+            if name == UPGRADE:
+                self.growth.order(uuid, pods)
+            else:
+                leaving = frozenset() if in_place or name not in (RECOVER, DOWNGRADE) else frozenset(pods)
+                self.boss.order(Command(name, uuid, frozenset(ranks), leaving, in_place))
+        elif (uuid, name) not in self._done:
+            self._order_once(name, uuid, ranks)
+
+    def _order_once(self, name: str, uuid: str, ranks: tuple[int, ...]) -> None:
         self._done.add((uuid, name))
         self.world.moment(f"order {name}")
         if isinstance(self.pauses, Mindio) and name in QUESTIONS:
             self.pauses.order(Operation(name, uuid))
         if name == "hot switch":
             self.pauses.stop("a hot switch was ordered")
+            self.growth.stop("a hot switch was ordered")
         if name == "hot switch" and self.state == "training":
             self.switching = Switch(uuid, ranks[0] // RANKS)
             self._backup_loads()
@@ -404,6 +433,7 @@ class Training:
             self.send(Message("resumed", strategy=self.went_on))
 
     def _stop_switch(self) -> None:
+        self.growth.stop("ordered")
         if self.state == "paused" and self.mindio:
             self._exit()
         elif self.state == "paused":

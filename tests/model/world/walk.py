@@ -128,7 +128,7 @@ class Walk:
     def _disturb(self, one: Disturbance) -> None:
         if self.driver.now < self._end(DISTURBED):
             self.world.log.append((self.driver.now, f"* {one.what} {one.rank}"))
-            {**DISTURBANCES, **STRIKES}[one.what](self, one.rank)
+            {**DISTURBANCES, **STRIKES, **SIZES}[one.what](self, one.rank)
 
     def _heal(self) -> None:
         world = self.world
@@ -251,6 +251,11 @@ DISTURBANCES: dict[str, Callable[[Walk, int], None]] = {
     "observed": lambda walk, rank: walk.observe((3.0, 30.0, 300.0)[rank]),
     "policy lifted": lambda walk, rank: walk.plane.lift(),
 }
+
+SIZES: dict[str, Callable[[Walk, int], None]] = {
+    "size asked for": lambda walk, rank: walk.plane.ask("size", rank),
+}
+"""Disturbances of jobs whose owners allow several sizes."""
 
 
 STRIKES: dict[str, Callable[[Walk, int], None]] = {

@@ -114,6 +114,8 @@ class Knobs:
     """True if each report is sent twice."""
     allows: str = "exit"
     """Recoveries of processes that the job's owner allows; empty: the owner says nothing, so that all are allowed."""
+    elastic: str = ""
+    """Sizes that the job's owner allows, as in the annotation; empty: no other one."""
 
 
 class World:
@@ -166,11 +168,16 @@ class World:
             raise Missing(f"no pod holds pod rank {rank}")
         return old, self._backup(old, rank, suffix, (*avoid, old.node))
 
-    def replace_lost(self, rank: int, suffix: str, avoid: Iterable[str]) -> tuple[Pod | None, Pod]:
+    def replace_lost(self, rank: int, suffix: str, avoid: Iterable[str], *, waits: bool = False) -> tuple[Pod | None, Pod]:
         """Creates a backup pod for a rank that lost its pod. Returns the pod that held the rank, if it exists, and the backup
-        pod."""
+        pod.
+
+        Args:
+            waits: a node that is lost now may come back for the new pod.
+        """
         self.answer()
-        lost_nodes = {node.name for node in self.nodes.values() if not node.ready} | set(avoid)
+        lost = {node.name for node in self.nodes.values() if not node.ready}
+        lost_nodes = set(avoid) - lost if waits else set(avoid) | lost
         own = [pod for pod in self.pods.values() if pod.rank == rank and not pod.backup]
         old = max(own, key=lambda pod: (not pod.alive or pod.node in lost_nodes, pod.number), default=None)
         return old, self._backup(old, rank, suffix, lost_nodes)
