@@ -119,6 +119,15 @@ def test_memory_whose_faults_come_back_is_not_retried_for_ever() -> None:
     assert eligibility.online_retry(faulty_job(mindio(), 3, kind=FaultType.MEMORY, incidents=longer_ago), None) == ()
 
 
+def test_a_person_who_wants_another_try_begins_the_count_of_repeated_steps_again() -> None:
+    """`rekindle retry` begins the ladder again, and with it every count of recoveries."""
+    often = faulty_job(mindio(), 3, kind=FaultType.MEMORY, incidents=tuple(_retried(number) for number in range(1, 11)))
+    assert eligibility.online_retry(often, None)
+    assert eligibility.online_retry(often.with_(tried_again=NOW), None) == ()
+    (latest,) = (one.started_at for one in often.history[:1])
+    assert eligibility.online_retry(often.with_(tried_again=latest - timedelta(hours=1)), None)
+
+
 def test_steps_that_operations_had_repeated_are_no_faults_that_come_back() -> None:
     """A stress test without results leaves MindIO paused, and it repeats its step: nothing was faulty."""
     failed = Verdict(mode=Mode.STRESS_TEST, outcome=Outcome.ESCALATE, reason="nothing was tested", training=Training.WHOLE)

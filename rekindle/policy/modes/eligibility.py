@@ -170,13 +170,15 @@ def repeated_step(state: JobState) -> tuple[str, ...]:
 
 
 def _comes_back(state: JobState) -> bool:
-    """Returns whether the present faults follow many that an online retry has repaired."""
+    """Returns whether the present faults follow many that an online retry has repaired. Those before a person wanted another try
+    do not count, as with all bounds."""
+    again = state.tried_again
     retried = [
         one.started_at
         for one in state.history
         if one.ladder[-1].mode is Mode.ONLINE_RETRY and not is_behind_an_operation(one.ladder)
     ]
-    return _lately(state, retried) >= MOST_RETRIES
+    return _lately(state, (moment for moment in retried if again is None or moment > again)) >= MOST_RETRIES
 
 
 def is_behind_an_operation(ladder: Sequence[Verdict]) -> bool:
