@@ -31,7 +31,9 @@ def _brief(verdict: Verdict) -> Verdict:
     """Returns the verdict with shortened notes of its phases, as the reason contains the full text, and without what the history
     does not need."""
     phases = tuple(phase.model_copy(update={"note": bounds.cut(phase.note, SHORT)}) for phase in verdict.phases)
-    return verdict.with_(phases=phases, unread=(), situation=None, moved_links=None, moved_by="", tested=None, found=())
+    return verdict.with_(
+        phases=phases, unread=(), situation=None, moved_links=None, moved_by="", tested=None, found=(), resized=None
+    )
 
 
 def _outline(incident: Incident) -> Incident:
@@ -54,4 +56,5 @@ def short(verdict: Verdict, most: int) -> Verdict:
         moved_by="",
         tested=None,
         found=(),
+        resized=None,
     )

@@ -134,7 +134,7 @@ class Verdict(Value):
     """Verdict of the requested mode that this mode followed. None: no mode was requested."""
 
     resized: Resized | None = None
-    """Pods that have left or come back. None: the job has its size as before."""
+    """Pods that have left or come back. None: the job has its size as before. Not kept in the job's history."""
 
     found: tuple[Fault, ...] = ()
     """Faults that were found by the mode and not known before. The next mode repairs them."""

@@ -1,6 +1,7 @@
 """Largest values of recoveries and of their dialogue with a training side."""
 
 from rekindle.model.dialogue import FaultRank, Heard, Report, ReportKind
+from rekindle.model.elastic import Resized
 from rekindle.model.fault import (
     FaultKind,
     FaultType,
@@ -10,8 +11,9 @@ from rekindle.model.job import Job, SubHealthStrategy
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.situation import Phase, Situation, Switched
 from rekindle.model.verdict import Verdict
+from rekindle.policy.modes import elastic
 from rekindle.policy.modes.cases import Case
-from tests.workflows.support.largest.common import NOW, TEXT, long_fault, pod_ref, process_fault
+from tests.workflows.support.largest.common import NOW, TEXT, a_name, long_fault, pod_ref, process_fault
 from tests.workflows.support.largest.device_checks import findings_of, results_of
 
 
@@ -30,7 +32,15 @@ def ended(outcome: Outcome) -> Verdict:
 
 def verdict(job: Job) -> Verdict:
     found = (long_fault(job, 1, FaultKind.POD), process_fault(range(0, job.ranks, 2)))
-    return ended(Outcome.RECOVERED).with_(tested=findings_of(job), found=found, unread=reports(job)[:1], situation=situation(job))
+    return ended(Outcome.RECOVERED).with_(
+        tested=findings_of(job), found=found, unread=reports(job)[:1], situation=situation(job), resized=resized(job)
+    )
+
+
+def resized(job: Job) -> Resized:
+    """Returns a change of the size in which every second pod leaves."""
+    nodes = tuple(a_name(number) for number in range(elastic.MOST_NODES))
+    return Resized(left=tuple(range(0, job.pods, 2)), nodes=nodes, by_hand=True, attempt="u" * 50)
 
 
 def situation(job: Job) -> Situation:
@@ -65,9 +75,9 @@ def reports(job: Job) -> tuple[Report, ...]:
     )
 
 
-def incident_of(number: int, case: Case, policy: SubHealthStrategy) -> Incident:
-    """Returns an incident that escalated, and was recovered by a restart."""
-    ladder = (ended(Outcome.ESCALATE), ended(Outcome.RECOVERED))
+def incident_of(job: Job, number: int, case: Case, policy: SubHealthStrategy) -> Incident:
+    """Returns an incident that escalated, and was recovered by a restart. Both modes have changed the size of the job."""
+    ladder = tuple(ended(outcome).with_(resized=resized(job)) for outcome in (Outcome.ESCALATE, Outcome.RECOVERED))
     return Incident(
         number=number,
         summary=case.summary,

@@ -42,7 +42,7 @@ def worn(job: Job, sighting: Sighting) -> JobState:
         found = bad(found, sighting)
         case = cases.next_case(found.with_(problems=()), NOW)
         assert case
-        found = job_reducers.concluded(job_reducers.begun(found, case), case, incident_of(number, case, found.policy))
+        found = job_reducers.concluded(job_reducers.begun(found, case), case, incident_of(job, number, case, found.policy))
         found = job_reducers.answered(found, "r" * 36, answer)
     found = found.with_(account=worn_account())
     question = Question(mode=LAST.mode, incident=1, about=NOTE, since=NOW, until=NOW, storm=STORM)
