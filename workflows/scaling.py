@@ -61,6 +61,8 @@ class Scaling(NewPods):
         except CAUGHT as error:
             if not isinstance(error, Ends):  # a cancellation, after which nobody would delete the pods
                 await shielded(self.compensate())
+            elif error.training is Training.FAULTED and not self.side.returns_at_once:
+                self.again()  # the recovery of the fault is another attempt
             raise
 
     # ---- the size
@@ -205,13 +207,11 @@ class Scaling(NewPods):
     def _fault_first(self) -> Ends | None:
         return self._gives_way_to(self.felt_faults())
 
-    def _gives_way_to(self, faults: list[Fault]) -> Ends | None:
-        """Returns the end of a change because of faults; None: there are none. Their recovery is another attempt, unless the
-        training side takes its pods back in this one."""
+    @staticmethod
+    def _gives_way_to(faults: list[Fault]) -> Ends | None:
+        """Returns the end of a change because of faults; None: there are none."""
         if not faults:
             return None
-        if not self.side.returns_at_once:
-            self.again()
         return Ends(Outcome.CANCELLED, f"a fault comes first: {cases.describe(faults[0])}", training=Training.FAULTED)
 
     def is_answered(self) -> bool:
