@@ -276,9 +276,11 @@ def requested(state: JobState, request: Pending) -> JobState:
 def answered(state: JobState, request_id: str, verdict: Verdict) -> JobState:
     """Returns the state when a request has its verdict.
 
-    The verdict is stored, so that a repeated request does not begin the mode again. The latest ones contain what was moved.
+    The verdict is stored, so that a repeated request does not begin the mode again. The latest ones contain what was moved, and
+    which pods have left or come back.
     """
-    answer = Answered(id=request_id, verdict=history.short(verdict, LONGEST_NOTE).with_(switched=verdict.switched[:1]))
+    whole = history.short(verdict, LONGEST_NOTE).with_(switched=verdict.switched[:1], resized=verdict.resized)
+    answer = Answered(id=request_id, verdict=whole)
     waiting = None if state.request and state.request.id == request_id else state.request
     known = [
         Answered(id=one.id, verdict=history.short(one.verdict, history.SHORT)) for one in state.answers[: 1 - history.KEPT_WHOLE]
