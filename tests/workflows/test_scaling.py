@@ -41,7 +41,7 @@ async def test_a_job_trains_with_fewer_pods_by_request_and_keeps_that_size(tempo
         verdict = await scaled(world, 2)
         assert (verdict.mode, verdict.outcome, verdict.steps_lost) == (SCALES, RECOVERED, 0)
         assert verdict.resized
-        assert verdict.resized.left == (3,)
+        assert verdict.resized.left == (2, 3)
         assert (await world.incident()).ladder[-1].resized is None
         order = peer.received[-1]
         assert (order.changeStrategy, list(order.nodeRankIds), list(order.faultRanks)) == ("downgrade", ["2", "3"], [])
