@@ -54,6 +54,28 @@ def test_a_replacement_goes_on_as_its_replica_would(
     assert digest(replacement.collect()) == digest(replica.collect())
 
 
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("way", [handed, written_and_read])
+def test_what_a_script_has_named_before_its_session_sets_options_after_it(tmp_path: Path, way: Way) -> None:
+    """A group of parameters, and a learning rate that is a tensor, stay the same objects when a state is taken."""
+    rates = [torch.tensor(0.01), torch.tensor(0.01)]
+    made = iter(rates)
+
+    def optimizer_of(model: torch.nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(model.parameters(), lr=next(made), foreach=False)
+
+    replica, replacement = a_rank(Counted, optimizer_of), a_rank(Counted, optimizer_of)
+    optimizer: Any = replacement.optimizer
+    group = optimizer.param_groups[0]
+    step(replica, 1)
+    way(replica, replacement, tmp_path)
+    assert digest(replacement.collect()) == digest(replica.collect())
+    group["weight_decay"] = 0.5
+    rates[1].fill_(0.5)
+    assert optimizer.param_groups[0]["weight_decay"] == 0.5
+    assert optimizer.param_groups[0]["lr"].item() == 0.5
+
+
 class Remembering(torch.nn.Module):
     """Keeps a buffer that grows, and one that no checkpoint has."""
 

@@ -208,7 +208,8 @@ def _replace_buffer(model: torch.nn.Module, name: str, tensor: torch.Tensor | No
 def _place_optimizer(state: dict[str, Any], optimizer: Stateful) -> None:
     """Restores an optimizer.
 
-    Torch's `load_state_dict` would copy every tensor, and cast masters to the type of their parameters.
+    Torch's `load_state_dict` would copy every tensor, and cast masters to the type of their parameters. The groups stay the same
+    objects, since the script may have given them names before its session.
     """
     if not isinstance(optimizer, torch.optim.Optimizer) or not _loads_as_torch(optimizer):
         optimizer.load_state_dict(state)
@@ -216,12 +217,26 @@ def _place_optimizer(state: dict[str, Any], optimizer: Stateful) -> None:
     mine, theirs = optimizer.param_groups, state["param_groups"]
     if [len(group["params"]) for group in mine] != [len(group["params"]) for group in theirs]:
         raise StateMismatch("the optimizer's groups have other numbers of parameters here than on the replica")
-    groups = [{**group, "params": own["params"]} for own, group in zip(mine, theirs, strict=True)]
     indices = chain.from_iterable(group["params"] for group in theirs)
-    parameters = chain.from_iterable(group["params"] for group in groups)
+    parameters = chain.from_iterable(group["params"] for group in mine)
     by_index = dict(zip(indices, parameters, strict=True))
     entries = {by_index.get(index, index): entry for index, entry in state["state"].items()}
-    optimizer.__setstate__({"state": defaultdict(dict, entries), "param_groups": groups})
+    for own, group in zip(mine, theirs, strict=True):
+        options = {name: _option(own.get(name), value, mine) for name, value in group.items()}
+        params = own["params"]
+        own.clear()
+        own.update({**options, "params": params})
+    optimizer.__setstate__({"state": defaultdict(dict, entries), "param_groups": mine})
+
+
+def _option(here: Any, value: Any, groups: list[dict[str, Any]]) -> Any:
+    """Returns an option of a group. A tensor of one group only, such as a learning rate, stays the same object and is filled."""
+    if not (isinstance(here, torch.Tensor) and isinstance(value, torch.Tensor) and _alike(here, value)):
+        return value
+    if sum(here is option for group in groups for option in group.values()) > 1:
+        return value
+    with torch.no_grad():
+        return here.copy_(value)
 
 
 _TORCHS_OWN = torch.optim.Optimizer.load_state_dict
