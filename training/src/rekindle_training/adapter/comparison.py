@@ -5,6 +5,7 @@ digest of each tensor and value. All ranks then raise the same error, which name
 separately: those that differ belong to each rank alone from then on.
 """
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -21,6 +22,8 @@ from rekindle_training.adapter.reported_loss import Finite, problem
 from rekindle_training.adapter.sharding import Ranks, holders, local
 from rekindle_training.adapter.team import Team
 from rekindle_training.adapter.trained import ATTRIBUTES, OWN_BUFFERS, Trained
+
+log = logging.getLogger(__name__)
 
 Digests = Mapping[str, bytes]
 """Digest of each tensor or value, by its path."""
@@ -126,6 +129,12 @@ class Comparison:
 
     def _adopt(self, found: set[Name]) -> None:
         buffers = self._trained.own_buffers
+        if (late := sorted(found & buffers.late)) and not buffers.settled and self._rank == self._team().members[0]:
+            log.warning(
+                "buffers differ from rank to rank and change after the update, such as %s of %s: a rank that is replaced goes on "
+                "with those of another rank, and not with the bits of an undisturbed run",
+                *reversed(late[0]),
+            )
         found -= buffers.late
         buffers.keep(found | set(buffers.names) if buffers.settled else found)
         buffers.settled = True
