@@ -25,6 +25,7 @@ import rekindle_training
 model = torch.nn.Linear(4, 1)
 with torch.no_grad():
     model.weight.fill_(1)
+model.center = torch.zeros(1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 average, turns, hidden, history, losses, end = 0.0, 0, torch.zeros(1), {"loss": 0.0}, [], time.time()
 
@@ -83,6 +84,8 @@ def script(folder: Path, before: str, after: str) -> str:
         ("scale += history['loss']", "history['loss'] = loss.item()", "history['loss']"),
         ("scale += sum(losses)", "losses.append(loss.item())", "losses"),
         ("scale += trainer.turns", "trainer.turns += 1", "trainer.turns"),
+        ("scale += model.center.item()", "model.center = 0.9 * model.center + loss.detach()", "model.center"),
+        ("scale += model.center.item()", "model.center.mul_(0.9).add_(loss.detach())", "model.center"),
         ("", "turns += 1\nif turns > 2:\n    optimizer.param_groups[0]['lr'] *= 0.5", "turns"),
     ],
 )
@@ -104,6 +107,8 @@ HARMLESS = [
     ("waited = time.time() - end\nlosses.append(waited)", "end = time.time()"),
     ("hidden = torch.full((1,), float(step))\nscale += hidden.item()", "hidden = hidden + 1"),
     ("scale += kept.turns", "kept.turns += 1"),
+    ("", "model.center = model.center + loss.detach()\nprint(model.center)"),
+    ("model.center = torch.full((1,), float(step))\nscale += model.center.item()", ""),
     ("for turns in range(2):\n    scale += turns", "turns = step"),
     ("is_best = scale + step > average\nif is_best:\n    average = scale + step\n    print(average)", ""),
     ("losses.append(scale * step)\nmean = sum(losses) / len(losses)\nprint(mean)", ""),

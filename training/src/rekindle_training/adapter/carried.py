@@ -19,7 +19,7 @@ from typing import Any, cast
 
 import torch
 
-from rekindle_training.adapter import iterators, methods, source, unrolling
+from rekindle_training.adapter import held, iterators, methods, source, unrolling
 from rekindle_training.adapter.digest import leaf_digest
 from rekindle_training.adapter.failure_text import FAILURES
 from rekindle_training.adapter.flow import TooLong, reaching
@@ -186,9 +186,10 @@ class Carried:
 
     def _look_at(self, name: str, frame: Frame) -> object:
         holders = [frame.find(part) for part in prefixes(name)]
-        if any(id(one) in self._known or type(one).__module__.startswith("rekindle_training") for one in holders):
+        if type(holders[-1]).__module__.startswith("rekindle_training"):
             return None
-        return _value(holders[-1])
+        is_had = any(id(one) in self._known or type(one).__module__.startswith("rekindle_training") for one in holders)
+        return None if is_had and not _is_beside_state(holders) else _value(holders[-1])
 
     def _is_state(self, thing: object) -> bool:
         """Returns whether a session restores the object's content: something that was given to it, or the session itself."""
@@ -211,6 +212,15 @@ class Carried:
         if issubclass(kind, torch.Tensor):
             return isinstance(thing, torch.nn.Parameter) or id(thing) in self._known
         return issubclass(kind, _TRAINED) or (thing is not None and id(thing) in self._known)
+
+
+def _is_beside_state(holders: Sequence[object]) -> bool:
+    """Returns whether the last of these is a tensor that a module has as a plain attribute, and not as a parameter or a buffer.
+    It is no part of the module's state."""
+    *_, holder, thing = [None, *holders]
+    if not (issubclass(type(thing), torch.Tensor) and issubclass(type(holder), torch.nn.Module)):
+        return False
+    return any(thing is one for one in held.attributes(holder).values())
 
 
 def _parts(container: Any) -> Iterator[object]:
