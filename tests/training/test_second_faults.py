@@ -137,6 +137,14 @@ async def test_a_step_whose_interruption_is_caught_is_repeated(alone: Standalone
     assert "KeyboardInterrupt" in printed
 
 
+async def test_a_script_that_catches_the_loss_of_another_rank_repeats_its_step(alone: Standalone, beside: Standalone) -> None:
+    """What was drawn in a step is not compared with its first try, which the script had left out in the middle of its pass."""
+    script = str(Path(__file__).with_name("scripts").joinpath("catching.py"))
+    printed = await alone.run(script=script, ranks=2, FAILS="yes")
+    assert "left out: " in printed
+    assert last_words(printed) == last_words(await beside.run(script=script, ranks=2))
+
+
 async def test_failures_behind_the_end_of_training_are_the_exit_code(alone: Standalone) -> None:
     """The exit code is that of the failures also where all ranks fail at once and the manager has seen training complete."""
     printed = await alone.run(code=1, script=SCRIPT, STEPS="1", FAILS="yes")

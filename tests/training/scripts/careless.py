@@ -1,6 +1,7 @@
 """A training script that does what `WISH` names: something that a recovery could not repeat, or that ranks do not have in common.
 `FAULT` (`RANK:STEP`) kills a rank when the step has its gradients."""
 
+import copy
 import hashlib
 import os
 import signal
@@ -17,6 +18,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel
 
 import rekindle_training
 
@@ -188,6 +190,9 @@ if not wishes("forgotten scheduler"):
 bank = Bank()
 if wishes("bank"):
     state.append(bank)
+shadow = copy.deepcopy(model)
+if wishes("average with buffers"):
+    state.append(AveragedModel(model, use_buffers=True))
 own_numbers = np.random.default_rng(rank)
 noise, seeded = torch.Generator(), torch.Generator()
 drawn = 0
@@ -314,6 +319,12 @@ with rekindle_training.session(
                 critics.step()
                 critics.zero_grad()
                 critic.requires_grad_("FREEZES" not in os.environ)
+            if wishes("own average"):
+                with torch.no_grad():
+                    for slow, fast in zip(shadow.parameters(), model.parameters(), strict=True):
+                        slow.lerp_(fast, 0.1)
+            if wishes("average with buffers"):
+                state[-1].update_parameters(model)
             if wishes("speaks in a thread"):
                 thread = Thread(target=dist.all_reduce, args=(torch.ones(1),), kwargs={"group": own_group})
                 thread.start()

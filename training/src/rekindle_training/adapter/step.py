@@ -19,6 +19,7 @@ import torch
 
 from rekindle_training.adapter import agreement, communicator
 from rekindle_training.adapter.agreement import Kind
+from rekindle_training.adapter.averages import Averages
 from rekindle_training.adapter.boundary import Boundary, parameters_of
 from rekindle_training.adapter.carried import Carried
 from rekindle_training.adapter.comparison import Comparison, ReplicasDiffer
@@ -28,7 +29,16 @@ from rekindle_training.adapter.generators import Generators
 from rekindle_training.adapter.gradients import CannotGoBack
 from rekindle_training.adapter.number import Number
 from rekindle_training.adapter.own import Own
-from rekindle_training.adapter.places import CARRIED, DRAWS, LATE, UNREPEATABLE, Place, Refused, line_of_script
+from rekindle_training.adapter.places import (
+    CARRIED,
+    DRAWS,
+    LATE,
+    UNREPEATABLE,
+    Place,
+    Refused,
+    frames_of_script,
+    line_of_script,
+)
 from rekindle_training.adapter.rank import Rank
 from rekindle_training.adapter.rehearsal import Rehearsal, differing, own_parts
 from rekindle_training.adapter.state import Stateful, StateMismatch
@@ -96,6 +106,7 @@ class Attempts:
         self._places = rank.communicator.places
         self._places.refuse = self.refuse
         self._carried = Carried(rank.trained.objects)
+        self._averages = Averages(rank.trained.modules, rank.trained.objects)
         self._tried: tuple[int, Own] | None = None
         """Step that was given up when this rank had its gradients, and what the rank then had for itself."""
         self._updated: tuple[int, Own] | None = None
@@ -137,6 +148,7 @@ class Attempts:
             self._remember()
             self._refuse_draws(number)
             self._refuse_carried()
+            self._refuse_averages()
             if self._rank.sharded.keeps_gradients:
                 self.refuse(f"gradients are held after step {number - 1} that were not reduced: {ONE_SCOPE}")
         return Step(number, self)
@@ -147,7 +159,7 @@ class Attempts:
         Checks of the first steps are made only at the beginning of a life of the job.
         """
         if not begins:
-            self.rehearsal.is_over = self._carried.is_over = True
+            self.rehearsal.is_over = self._carried.is_over = self._averages.is_over = True
             self._after_recovery = behind + 1
 
     @property
@@ -437,6 +449,20 @@ class Attempts:
         if not self._carried.is_over and not self._places.accepts(CARRIED) and (found := self._carried.look()):
             self.refuse(found)
 
+    def _refuse_averages(self) -> None:
+        """Raises Refused where the script averages the model in an object that a replacement would begin again."""
+        if (
+            not self._averages.is_over
+            and not self._places.accepts(CARRIED)
+            and (found := self._averages.look(frames_of_script()))
+        ):
+            self.refuse(
+                f"`{found}` averages the model, and was not given to the session: a rank that is replaced would begin it again, "
+                "as would a job that begins again at a checkpoint. Give an object with `state_dict` and `load_state_dict` to "
+                "session(state=[...]), such as torch.optim.swa_utils.AveragedModel, and update it on all ranks. "
+                f'session(accept=["{CARRIED}"]) accepts that it begins again'
+            )
+
     def _refuse_late_passes(self) -> None:
         """Notes a refusal if models communicated with other ranks after the update.
 
@@ -515,7 +541,7 @@ class Attempts:
             self._rank.wrappers.agreed()
             self._updated = self._now.number, own
             self._begun = self._rank.communicator.counted()
-        else:
+        elif kind is Kind.UPDATE:  # otherwise the script may have caught the loss of another rank in the middle of a pass
             self._tried = self._now.number, own
 
     def _notice_gradients(self, *, is_one_of_several: bool) -> None:
