@@ -139,6 +139,19 @@ def test_a_rank_goes_back_to_where_its_step_began() -> None:
     assert len(set(drawn)) == 1
 
 
+def test_a_group_of_parameters_that_the_step_has_added_is_removed() -> None:
+    """The repeated step adds it again. One that was removed in the step cannot be put back."""
+    rank = Rank()
+    rank.boundary.remember()
+    rank.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]})
+    rank.begin()
+    rank.boundary.go_back()
+    assert len(rank.optimizer.param_groups) == 1
+    rank.optimizer.param_groups.clear()
+    with pytest.raises(CannotGoBack, match="groups of parameters were removed from an optimizer in the step"):
+        rank.boundary.go_back()
+
+
 def test_counters_of_modules_go_back_with_the_step() -> None:
     """Plain attributes that a forward pass changes, adds, or sets from None; other objects are left."""
     rank = Rank()

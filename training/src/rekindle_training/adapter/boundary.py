@@ -10,7 +10,7 @@ change.
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import is_
 from typing import Any
@@ -178,8 +178,7 @@ class Boundary:
         self._put_parameters(moment)
         self._put_modules(moment)
         for optimizer, groups in zip(self._optimizers, moment.options, strict=True):
-            for group, options in zip(optimizer.param_groups, groups, strict=True):
-                _put_options(group, options)
+            _put_groups(optimizer, groups)
         for name, content in moment.small.items():
             self.small[name].load_state_dict(copy.deepcopy(content))
         self._reset_scalers()
@@ -439,6 +438,15 @@ def _size(thing: Stateful) -> tuple[int, int]:
 def _options(group: Mapping[str, Any]) -> dict[str, Any]:
     """Copies the options of a parameter group. A learning rate may be a tensor, which a scheduler changes in place."""
     return {key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in group.items() if key != "params"}
+
+
+def _put_groups(optimizer: torch.optim.Optimizer, then: Sequence[Mapping[str, Any]]) -> None:
+    """Restores the options of an optimizer's groups. Raises CannotGoBack if groups were removed."""
+    if len(optimizer.param_groups) < len(then):
+        raise CannotGoBack("groups of parameters were removed from an optimizer in the step")
+    del optimizer.param_groups[len(then) :]  # the repeated step adds them again
+    for group, options in zip(optimizer.param_groups, then, strict=True):
+        _put_options(group, options)
 
 
 def _put_options(group: dict[str, Any], then: Mapping[str, Any]) -> None:
