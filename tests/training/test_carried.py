@@ -107,7 +107,6 @@ HARMLESS = [
     ("waited = time.time() - end\nlosses.append(waited)", "end = time.time()"),
     ("hidden = torch.full((1,), float(step))\nscale += hidden.item()", "hidden = hidden + 1"),
     ("scale += kept.turns", "kept.turns += 1"),
-    ("", "model.center = model.center + loss.detach()\nprint(model.center)"),
     ("model.center = torch.full((1,), float(step))\nscale += model.center.item()", ""),
     ("for turns in range(2):\n    scale += turns", "turns = step"),
     ("is_best = scale + step > average\nif is_best:\n    average = scale + step\n    print(average)", ""),
@@ -125,6 +124,16 @@ async def test_a_variable_that_does_not_matter_may_be_carried(
     printed = await alone.run("--spares=1", script=path, ranks=2, FAULT="1")
     assert "repaired step=4" in printed
     assert last_words(printed) == last_words(await beside.run(script=path, ranks=2))
+
+
+async def test_a_tensor_that_a_module_has_beside_its_forward_pass_may_be_carried(alone: Standalone, tmp_path: Path) -> None:
+    """A sum of losses that is kept there and shown is accepted."""
+    path = Path(script(tmp_path, "", "model.center = model.center + loss.detach()\nprint(model.center)"))
+    lines = (
+        "class Net(torch.nn.Linear):\n    def forward(self, given):\n        return super().forward(given)\n\n\nmodel = Net(4, 1)"
+    )
+    path.write_text(path.read_text().replace("model = torch.nn.Linear(4, 1)", lines))
+    assert "final" in await alone.run(script=str(path), ranks=1)
 
 
 async def test_a_script_may_accept_what_it_carries(alone: Standalone, tmp_path: Path) -> None:

@@ -60,7 +60,8 @@ class Carried:
         things = list(given)
         self._known = {id(thing) for thing in things}
         for thing in things:
-            self._known |= {id(value) for value in getattr(thing, "__dict__", {}).values() if not isinstance(value, _PLAIN)}
+            parts = getattr(thing, "__dict__", {}).values()
+            self._known |= {id(part) for part in parts if not (isinstance(part, _PLAIN) or _is_beside_state([thing, part]))}
         self._opened: dict[CodeType, int] = {}
         """Line of each frame of the script from which the session was entered, perhaps by a function that has returned since."""
         for frame in frames_of_script():
@@ -189,7 +190,9 @@ class Carried:
         if type(holders[-1]).__module__.startswith("rekindle_training"):
             return None
         is_had = any(id(one) in self._known or type(one).__module__.startswith("rekindle_training") for one in holders)
-        return None if is_had and not _is_beside_state(holders) else _value(holders[-1])
+        if is_had and (not _is_beside_state(holders) or is_beside(holders[-2], name.rpartition(".")[2])):
+            return None
+        return _value(holders[-1])
 
     def _is_state(self, thing: object) -> bool:
         """Returns whether a session restores the object's content: something that was given to it, or the session itself."""
