@@ -21,7 +21,7 @@ from rekindle_training.adapter.sharding import local
 
 LOOKS = 5
 """Number of turns at whose beginning is looked for averages."""
-LONGEST = 64
+LONGEST = 32
 """The same for a script that has copies of the model that do not move yet."""
 _DEEPEST = 4
 """Attributes of attributes, and containers in containers, that are looked into."""
@@ -33,6 +33,8 @@ _WHOLE = 0.999
 """Part of the difference from which on a copy follows the parameters wholly."""
 _CORRELATED = 0.5
 """Least correlation of what a copy has moved with its difference to the parameters. Rounding lowers it."""
+_OF_TORCH = frozenset(vars(torch.nn.Module())) - {"_modules"}
+"""Attributes of a module that hold nothing of the script's but its own tensors, which are looked at beside them."""
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type, ModuleType, FunctionType, MethodType)
 
 
@@ -77,10 +79,12 @@ class Averages:
     def _copies(self, frames: Iterable[FrameType]) -> Iterator[tuple[_Name, _Copy]]:
         """Yields what has the shapes of all parameters that a module trains, by the name that the script has for it."""
         known = _reached_from(self._given)
-        trained = [list(module.parameters()) for module in self._modules]
+        trained = [(number, list(module.parameters())) for number, module in enumerate(self._modules)]
+        trained = [(number, held_there) for number, held_there in trained if any(one.requires_grad for one in held_there)]
+        fewest = min((sum(one.requires_grad for one in held_there) for _, held_there in trained), default=_MOST)
         for frame in frames:
-            for name, tensors in _holders(_variables(frame), known):
-                for number, parameters in enumerate(trained):
+            for name, tensors in _holders(_variables(frame), known, fewest):
+                for number, parameters in trained:
                     if pairs := _pairs(tensors, parameters):
                         yield (name, number), _taken(pairs)
 
@@ -98,12 +102,14 @@ def _reached_from(given: Iterable[object]) -> set[int]:
     return known
 
 
-def _holders(variables: Mapping[str, Any], known: set[int]) -> Iterator[tuple[str, list[torch.Tensor]]]:
-    """Yields modules and containers of the script's with their tensors, but for those that the session has."""
+def _holders(variables: Mapping[str, Any], known: set[int], fewest: int) -> Iterator[tuple[str, list[torch.Tensor]]]:
+    """Yields modules and containers of the script's that have so many tensors, but for those that the session has."""
     for name, thing, parts in _walk(variables, set(known)):
         tensors = list(_of_module(thing)) if isinstance(thing, torch.nn.Module) else list(parts.values())
+        if len(tensors) < fewest:
+            continue
         kept = [one for one in tensors if _is_own(one, known)]
-        if kept:
+        if len(kept) >= fewest:
             yield name, kept
 
 
@@ -138,7 +144,8 @@ def _parts(name: str, thing: Any) -> Mapping[str, Any]:
     if issubclass(kind, list | tuple):
         begin = list.__iter__ if issubclass(kind, list) else tuple.__iter__
         return {f"{name}[{number}]": value for number, value in enumerate(begin(thing))}
-    return {f"{name}.{key}": value for key, value in held.attributes(thing).items()}
+    left_out = _OF_TORCH if issubclass(kind, torch.nn.Module) else ()
+    return {f"{name}.{key}": value for key, value in held.attributes(thing).items() if key not in left_out}
 
 
 def _of_module(module: torch.nn.Module) -> Iterator[torch.Tensor]:
@@ -152,14 +159,14 @@ def _pairs(tensors: list[torch.Tensor], parameters: list[torch.nn.Parameter]) ->
     """Returns the copy of each parameter that trains; nothing, where some have none. The copies stand in the same order."""
     for wanted in (parameters, [one for one in parameters if one.requires_grad]):
         ahead = iter(tensors)
-        pairs = [(copy, one) for one in wanted if (copy := _next_alike(ahead, one)) is not None]
+        pairs = [(copy, one) for one in wanted if (copy := _next_alike(ahead, local(one).shape)) is not None]
         if wanted and len(pairs) == len(wanted):
             return [(copy, one) for copy, one in pairs if one.requires_grad]
     return []
 
 
-def _next_alike(tensors: Iterator[torch.Tensor], parameter: torch.nn.Parameter) -> torch.Tensor | None:
-    return next((one for one in tensors if local(one).shape == local(parameter).shape), None)
+def _next_alike(tensors: Iterator[torch.Tensor], shape: torch.Size) -> torch.Tensor | None:
+    return next((one for one in tensors if local(one).shape == shape), None)
 
 
 def _taken(pairs: list[tuple[torch.Tensor, torch.nn.Parameter]]) -> _Copy:
