@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from rekindle.errors import BadInput
-from rekindle.model.limits import Limits
+from rekindle.model.limits import LONGEST, Limits
 from rekindle.model.problems import problems
 
 PREFIX = "REKINDLE_"
@@ -82,7 +82,7 @@ class Settings(BaseSettings):
     """Extended resources on Kubernetes that are accelerators, besides the known ones, such as `["example.com/npu"]`; `*` matches
     any text. The ranks of a pod are counted by them if nothing else gives their number."""
 
-    drain_held: timedelta = Field(default=timedelta(days=1), gt=timedelta(0))
+    drain_held: timedelta = Field(default=timedelta(days=1), gt=timedelta(0), le=LONGEST)
     """Longest time for which a job may hold a drain of its nodes on Kubernetes, in seconds or such as `PT4H`. Then its pods there
     may be evicted."""
 

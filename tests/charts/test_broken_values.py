@@ -92,7 +92,7 @@ BROKEN = (
     ("temporal: {ui: 'https://me:secret@temporal'}", "use an address such as https://temporal.example.com, without a password"),
     ("limits: {pause: PT0S}", 'values.limits.pause: "PT0S" is not accepted, use more than 0 s'),
     ("limits: {drainAgain: 0.5}", 'values.limits.drainAgain: "0.5" is not accepted, use 1 s or more'),
-    ("limits: {approval: P11575D}", 'values.limits.approval: "P11575D" is not accepted, use at most 1000000000 s'),
+    ("limits: {approval: P3651D}", 'values.limits.approval: "P3651D" is not accepted, use at most 315360000 s, ten years'),
     ("limits: {nextOrder: PT16S}", "values.limits.nextOrder: must be longer than limits.settle, release and look together"),
     ("limits: {oldPodDeleted: PT1H}", "values.limits.oldPodDeleted: must be shorter than limits.migrationDelivered"),
     ("drainHeld: P0D", 'values.drainHeld: "P0D" is not accepted, use more than 0 s'),

@@ -183,6 +183,7 @@ def test_a_duration_is_given_in_seconds_or_as_a_duration(monkeypatch: pytest.Mon
         ("REKINDLE_LOG_LEVEL", "loud", "'DEBUG', 'INFO', 'WARNING' or 'ERROR' (got 'loud')"),
         ("REKINDLE_LIMITS__PAUSE", "soon", "REKINDLE_LIMITS.pause: must be a number of seconds"),
         ("REKINDLE_NAMESPACES", "training", "REKINDLE_NAMESPACES: not JSON"),
+        ("REKINDLE_DRAIN_HELD", "P4000D", "REKINDLE_DRAIN_HELD: input should be less than or equal to 3650 days"),
         ("TEMPORAL_TLS_CLIENT_CERT_PATH", "/nowhere", "TEMPORAL_*"),
         ("TEMPORAL_TLS_CLIENT_CERT_DATA", "half of a pair", "both client cert and private key"),
         ("TEMPORAL_PROFILE", "nobodys", "Profile 'nobodys' not found"),

@@ -138,8 +138,8 @@
 {{- define "rekindle.problems.duration" -}}
 {{- if lt .seconds .least -}}
 {{- printf "values.%s: %s is not accepted, use %s\n" .name (quote .text) (ternary "1 s or more" "more than 0 s" (ge .least 1.0)) -}}
-{{- else if gt .seconds 1e9 -}}
-{{- printf "values.%s: %s is not accepted, use at most 1000000000 s\n" .name (quote .text) -}}
+{{- else if gt .seconds 315360000.0 -}}
+{{- printf "values.%s: %s is not accepted, use at most 315360000 s, ten years\n" .name (quote .text) -}}
 {{- end -}}
 {{- end -}}
 

@@ -137,7 +137,7 @@ def _walk(roots: Mapping[str, Any], seen: set[int]) -> Iterator[tuple[str, Any, 
 
 def _parts(name: str, thing: Any) -> Mapping[str, Any]:
     kind = type(thing)
-    if issubclass(kind, dict | list | tuple) and len(thing) > _LARGEST:
+    if next((base.__len__(thing) for base in (dict, list, tuple) if issubclass(kind, base)), 0) > _LARGEST:
         return {}
     if issubclass(kind, dict):
         return {f"{name}[{key!r}]": value for key, value in dict.items(thing) if isinstance(key, str | int)}
