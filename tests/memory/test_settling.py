@@ -150,7 +150,7 @@ def test_a_device_that_was_mended_without_leaving_it_is_not_mended_again() -> No
 
 
 def test_what_was_mended_and_is_shown_still_is_recovered_with_no_other_fault_and_holds_up_nothing() -> None:
-    """Nothing is faulty because of it. The pod that was mended does not leave with the one of a lost node."""
+    """A fault that was mended and is shown still makes no pod faulty: that pod does not leave with the one of a lost node."""
     fault = a_fault(FaultKind.PROCESS, settle=0)
     shown = seen(STATE, 0, fault)
     mended = shown.with_(faults=tuple(one.model_copy(update={"judged": f"{MENDED} 1, and shown still"}) for one in shown.faults))

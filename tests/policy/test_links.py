@@ -72,7 +72,7 @@ def test_a_rank_is_on_its_first_link_again_when_another_pod_holds_it(before: str
 
 
 def test_a_rank_whose_pod_has_left_is_on_no_link_and_its_next_pod_begins_on_the_first_one() -> None:
-    """Nobody holds the rank, so that no exchange of its holder would be seen when it comes back."""
+    """A rank that left has no holder, so that no exchange of its holder would be seen when it comes back."""
     state = JobState.of(JOB).with_(links=(OnBackup(ranks=(1, 2, 3), maintenance="m"),), holders=("xxxx", "aaaa", "yyyy"))
     small = state.with_(holders=("xxxx", "", "yyyy"), small=Small(since=NOW, missing=(1,)))
     assert links.reset(state, small) == (OnBackup(ranks=(2, 3), maintenance="m"),)

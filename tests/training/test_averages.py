@@ -12,7 +12,7 @@ from rekindle_training.adapter.averages import Averages
 
 Model = torch.nn.Module
 Turn = Callable[[Any, Any, torch.optim.Optimizer], Any]
-"""What a turn of the loop does with what the script keeps, the model and its optimizer. It may return a new object."""
+"""Turn of the loop, given what the script keeps, the model and its optimizer. It may return a new object to keep."""
 TURNS = 8
 
 
@@ -51,7 +51,7 @@ def follows_before_the_update(kept: Model, model: Model, optimizer: torch.optim.
     optimizer.step()
 
 
-def is_made_anew(kept: Any, model: Model, optimizer: torch.optim.Optimizer) -> Any:
+def is_created_again(kept: Any, model: Model, optimizer: torch.optim.Optimizer) -> Any:
     optimizer.step()
     return {name: 0.9 * kept[name] + 0.1 * tensor for name, tensor in model.state_dict().items()}
 
@@ -78,7 +78,7 @@ def as_state(model: Model) -> dict[str, torch.Tensor]:
         (copy.deepcopy, follows, "kept"),
         (copy.deepcopy, follows_slowly, "kept"),
         (copy.deepcopy, follows_before_the_update, "kept"),
-        (as_state, is_made_anew, "kept"),
+        (as_state, is_created_again, "kept"),
         (Shadow, is_in_an_object, "kept.tensors"),
     ],
 )
@@ -95,7 +95,7 @@ def test_an_average_of_what_trains_in_part_is_found() -> None:
 
 
 def test_an_average_that_was_given_to_the_session_may_move() -> None:
-    """It is looked for in the objects that the session has, as deep as in those of the script."""
+    """Averages are looked for in the objects that the session has, as deep as in those of the script."""
     model = a_model()
     assert found(Shadow(model), is_in_an_object, model, given=True) == ""
 

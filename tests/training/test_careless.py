@@ -137,7 +137,7 @@ async def test_buffers_of_each_rank_are_in_its_checkpoint(alone: Standalone, bes
 
 
 async def test_buffers_of_an_average_that_differ_from_rank_to_rank_are_named(alone: Standalone) -> None:
-    """Such buffers change after the update, where nobody keeps them for a rank that is lost. The log says so once."""
+    """Buffers that change after the update are kept by nobody for a rank that is lost. The log says so once."""
     printed = await alone.run(script=SCRIPT, ranks=2, WISH="average with buffers")
     assert printed.count("buffers differ from rank to rank and change after the update, such as module.1.running_mean") == 1
 

@@ -138,7 +138,7 @@ async def test_a_step_whose_interruption_is_caught_is_repeated(alone: Standalone
 
 
 async def test_a_script_that_catches_the_loss_of_another_rank_repeats_its_step(alone: Standalone, beside: Standalone) -> None:
-    """What was drawn in a step is not compared with its first try, which the script had left out in the middle of its pass."""
+    """A repeated step may draw other numbers than its first try, which the script had left out in the middle of its pass."""
     script = str(Path(__file__).with_name("scripts").joinpath("catching.py"))
     printed = await alone.run(script=script, ranks=2, FAILS="yes")
     assert "left out: " in printed
