@@ -1,6 +1,8 @@
 """Broken values files: each is refused before anything is installed, with a message that names the value and what is accepted."""
 
+import random
 from collections.abc import Sequence
+from ipaddress import IPv6Address, IPv6Network
 
 import pytest
 import yaml
@@ -59,6 +61,7 @@ BROKEN = (
     ("namespaces: [Training]", 'values.namespaces: "Training" is not accepted, use a name of lower-case letters, digits and -'),
     ("limits: {pause: 15 minutes}", 'values.limits.pause: "15 minutes" is not accepted, use seconds, or an ISO 8601 duration'),
     ("platforms: ['fd00:::/64']", 'values.platforms: "fd00:::/64" is not accepted, use a network such as 10.0.7.0/24'),
+    ("platforms: ['1:2/128']", 'values.platforms: "1:2/128" is not accepted, use a network such as 10.0.7.0/24'),
     ("platforms: [10.0.7.0-9]", 'values.platforms: "10.0.7.0-9" is not accepted, use a network such as 10.0.7.0/24'),
     (
         "temporal: {ui: temporal.example.com}",
@@ -97,6 +100,7 @@ BROKEN = (
     ("limits: {oldPodDeleted: PT1H}", "values.limits.oldPodDeleted: must be shorter than limits.migrationDelivered"),
     ("drainHeld: P0D", 'values.drainHeld: "P0D" is not accepted, use more than 0 s'),
     ("platforms: [10.0.7.1/24]", 'values.platforms: "10.0.7.1/24" is not accepted, use the first address of the network'),
+    ("platforms: ['fd00::1/64']", 'values.platforms: "fd00::1/64" is not accepted, use the first address of the network'),
     ("webhook: {failClosed: true}", "values.webhook.failClosed: not read without webhook.enabled=true"),
     ("webhook: {certManager: {enabled: true}}", "values.webhook.certManager.enabled: not read without webhook.enabled"),
     (
@@ -180,6 +184,26 @@ def _merge(values: Object, more: Object) -> None:
             _merge(values.setdefault(name, {}), value)
         else:
             values[name] = value
+
+
+def test_networks_with_other_first_addresses_are_refused_as_the_processes_refuse_them() -> None:
+    """All 129 lengths of networks of IPv6 are tried, with addresses that have few bits, groups and zeros."""
+    chance = random.Random(31)
+    addresses = [IPv6Address(sum(1 << chance.randrange(128) for _ in range(chance.randrange(4)))) for _ in range(258)]
+    texts_of = (str, str.upper, lambda text: IPv6Address(text).exploded)
+    networks = [f"{chance.choice(texts_of)(str(address))}/{number % 129}" for number, address in enumerate(addresses)]
+    with pytest.raises(HelmError) as refused:
+        texts({"temporal": {"address": "temporal:7233"}, "platforms": networks})
+    found = {line.split('"')[1] for line in str(refused.value).splitlines() if line.startswith("values.platforms")}
+    assert found == {network for network in networks if not _is_network(network)}
+    assert 50 < len(found) < 240
+
+
+def _is_network(text: str) -> bool:
+    try:
+        return IPv6Network(text).num_addresses > 0
+    except ValueError:
+        return False
 
 
 def test_a_namespace_that_is_no_text_is_refused() -> None:

@@ -139,6 +139,35 @@ def test_the_examples_are_right(file: Path) -> None:
     assert [one for one in findings(job) if one.level is Level.ERROR] == []
 
 
+@pytest.mark.parametrize(
+    ("trainer", "annotations", "expected"),
+    [
+        ({"numNodes": 1}, {}, []),
+        ({}, {}, ["spec.trainer.numNodes: missing: the job counts as one pod, whatever its runtime specifies"]),
+        (
+            {"numNodes": 2},
+            {"rekindle.io/training-side": "mindio", "recover-strategy": "recover"},
+            ["spec.runtimeRef: its ports, mounts and restarts are those of its runtime, which are not examined"],
+        ),
+    ],
+    ids=["of one node", "without a number", "of MindIO"],
+)
+def test_what_the_runtime_of_a_train_job_specifies_is_not_guessed(
+    trainer: dict[str, Any], annotations: dict[str, str], expected: list[str]
+) -> None:
+    """The file of the job does not have it. The number of pods is the one that the watcher registers."""
+    job = yaml.safe_load((FOLDER / "kinds" / "train_job.yaml").read_text())
+    job["metadata"] |= {"labels": {}, "annotations": annotations}
+    command = ["sh", "-c", "python manager.py & torchrun train.py"]
+    job["spec"]["trainer"] = {"image": "registry/qwen:1", "command": command, **trainer}
+    (read,) = jobs_of(yaml.safe_dump(job))
+    assert sum(template.replicas for template in read.templates) == trainer.get("numNodes", 1)
+    found = [f"{one.field}: {one.message}" for one in findings(read)]
+    assert [
+        line for line in found if line.startswith(("spec.trainer.numNodes", "spec.runtimeRef", "spec.trainer.ports"))
+    ] == expected
+
+
 def test_each_kind_has_a_file() -> None:
     """A new kind cannot be forgotten."""
     kinds = {jobs_of(file.read_text())[0].kind for file in [RECIPE, *(FOLDER / "kinds").glob("*.yaml")]}

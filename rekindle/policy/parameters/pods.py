@@ -34,6 +34,9 @@ def check(job: JobFile) -> Iterator[Finding]:
     spec = mapping(job.document.get("spec"))
     if job.kind == "Job" and (wishes.processes or wishes.pod_rescheduling) and spec.get("completionMode") != "Indexed":
         yield warning("spec.completionMode", "its pods have no index, which would be their rank (needed: Indexed)", "Indexed")
+    if job.kind == "TrainJob" and not mapping(spec.get("trainer")).get("numNodes"):
+        words = "missing: the job counts as one pod, whatever its runtime specifies"
+        yield warning("spec.trainer.numNodes", words, "the number of nodes of its runtime")
     yield from _commands(job, wishes)
     if job.row.of_operator:
         yield from _of_operator(job, wishes)
@@ -42,6 +45,9 @@ def check(job: JobFile) -> Iterator[Finding]:
 
 
 def _of_mindio(job: JobFile) -> Iterator[Finding]:
+    if job.kind == "TrainJob":
+        yield warning("spec.runtimeRef", "its ports, mounts and restarts are those of its runtime, which are not examined")
+        return
     for template in job.templates:
         if len(template.containers) > 1:
             words = f"{len(template.containers)} containers: processes are recovered in pods with one container only"

@@ -152,11 +152,29 @@
 {{- range $part := splitList "." (first $parts) }}{{ $address = add (mul $address 256) (int64 $part) }}{{ end -}}
 {{- $size := 1 -}}
 {{- range until (int (sub 32 (int (last $parts)))) }}{{ $size = mul $size 2 }}{{ end -}}
-{{- if mod $address $size -}}
-{{- printf "values.platforms: %s is not accepted, use the first address of the network, or one address without /\n" (quote $network) -}}
+{{- if mod $address $size }}{{ include "rekindle.problems.firstAddress" $network }}{{ end -}}
+{{- else if regexMatch "^[0-9a-fA-F:]+/[0-9]{1,3}$" $network -}}
+{{- $parts := splitList "/" $network -}}
+{{- $halves := splitList "::" (first $parts) -}}
+{{- $before := include "rekindle.hexDigits" (first $halves) -}}
+{{- $after := include "rekindle.hexDigits" (rest $halves | join "") -}}
+{{- $digits := printf "%s%s%s" $before (repeat (int (max 0 (sub 32 (add (len $before) (len $after))))) "0") $after -}}
+{{- $bits := int (last $parts) -}}
+{{- $ofHost := index (list "^0*$" "^[08]0*$" "^[048c]0*$" "^[02468ace]0*$") (mod $bits 4) -}}
+{{- if and (le $bits 128) (eq (len $digits) 32) (not (regexMatch $ofHost (substr (int (div $bits 4)) (len $digits) $digits))) -}}
+{{- include "rekindle.problems.firstAddress" $network -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+
+{{- define "rekindle.problems.firstAddress" -}}
+{{- printf "values.platforms: %s is not accepted, use the first address of the network, or one address without /\n" (quote .) -}}
+{{- end -}}
+
+{{- /* The groups of an address of IPv6, such as fd00:1, with all four digits of each. */ -}}
+{{- define "rekindle.hexDigits" -}}
+{{- range $group := splitList ":" (lower .) }}{{ with $group }}{{ repeat (int (max 0 (sub 4 (len .)))) "0" }}{{ . }}{{ end }}{{ end -}}
 {{- end -}}
 
 {{- /* Values that mean nothing without another one, although they would change what is protected. */ -}}

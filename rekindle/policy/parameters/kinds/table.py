@@ -7,9 +7,6 @@ from rekindle.model.job import Trait
 from rekindle.model.training_side import TrainingSide
 from rekindle.policy.parameters.reading import Document, mapping, number_of, sequence
 
-UNKNOWN_PODS = 2
-"""Number of pods that is assumed where another object says it."""
-
 Steps = tuple[str | int, ...]
 """Keys and numbers of items that lead to a value of a document."""
 
@@ -74,7 +71,7 @@ def _of_trainer(spec: Document) -> Groups:
     if isinstance(processes := trainer.get("numProcPerNode"), int):
         container["env"] = [*sequence(trainer.get("env")), {"name": "PET_NPROC_PER_NODE", "value": str(processes)}]
     body = {"spec": {"containers": [{"name": "node", **container}]}}
-    yield ("spec", "trainer"), "node", trainer.get("numNodes", UNKNOWN_PODS), body
+    yield ("spec", "trainer"), "node", trainer.get("numNodes") or 1, body
 
 
 def _of_training_job(spec: Document) -> Groups:
