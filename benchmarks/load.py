@@ -10,6 +10,7 @@ worker and each process of Temporal. It prints a table in Markdown with the targ
 import argparse
 import asyncio
 import os
+import resource
 import sys
 import tempfile
 import time
@@ -315,6 +316,8 @@ def main() -> None:
     needed = 2 * SINGLES + sum({10, options.faults}) + options.faults + deaths
     if options.jobs < needed:
         parser.error(f"--jobs: {options.jobs} are too few, with {options.faults} faults at once {needed} are needed")
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each job has connections of its own
     with tempfile.TemporaryDirectory(prefix="rekindle-load-") as directory:
         table = asyncio.run(measure(options, Path(directory)))
     kind = "Temporal service over PostgreSQL" if options.service else "embedded Temporal server"

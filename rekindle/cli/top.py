@@ -149,9 +149,8 @@ def _line(row: JobRow, status: JobStatus, recovery: RunningRecovery | None, now:
 
 
 def _note(state: JobState) -> str:
-    if state.small:
-        return size(state)
-    return f"sub-health ignored: {state.downgrade.reason}" if state.downgrade else next(iter(state.problems), "")
+    ignored = f"sub-health ignored: {state.downgrade.reason}" if state.downgrade else ""
+    return "; ".join(filter(None, (size(state), ignored or next(iter(state.problems), ""))))
 
 
 def _sorted(lines: Sequence[Line], sort: Sort) -> list[Line]:

@@ -11,6 +11,9 @@ from rekindle.cli.terminal import console
 from rekindle.cli.top import Line, Sort
 from rekindle.client import Accounted, JobRow, Rekindle
 from rekindle.errors import BadInput
+from rekindle.model.elastic import Small
+from rekindle.model.job import Job, JobId, SubHealthStrategy
+from rekindle.model.state import Downgrade, JobState
 from rekindle.policy.account import ledger, summary
 from rekindle.policy.account.summary import Summary
 from tests.policy.test_account import ZERO, restarted_job
@@ -184,3 +187,15 @@ def test_the_live_view_is_sorted_as_asked() -> None:
     ]
     names = {sort: "".join(line.name for line in top._sorted(lines, sort)) for sort in Sort}
     assert names == {Sort.STATE: "bca", Sort.NAME: "abc", Sort.GOODPUT: "bac", Sort.STEP_TIME: "abc"}
+
+
+def test_a_small_job_shows_its_problem_as_well() -> None:
+    """The size of a job is no reason to hide that its cluster cannot be read, or that sub-health is ignored."""
+    job = Job(id=JobId("gpt"), name="gpt", pods=4, ranks_per_pod=1)
+    small = Small(since=datetime(2026, 11, 30, tzinfo=UTC), missing=(2,))
+    state = JobState(job=job, small=small, problems=("the cluster cannot be read", "and more"))
+    size, problem = top._note(state).split("; ")
+    assert (size.startswith("3 of 4 replicas, since "), problem) == (True, "the cluster cannot be read")
+    ignored = state.with_(downgrade=Downgrade(reason="no spare", since=small.since, before=SubHealthStrategy.HOT_SWITCH))
+    assert top._note(ignored).endswith("; sub-health ignored: no spare")
+    assert top._note(ignored.with_(small=None)) == "sub-health ignored: no spare"

@@ -166,3 +166,20 @@ def test_a_step_that_would_not_sum_over_replicas_is_refused(four_ranks: None) ->
     model(torch.ones(1, 4)).sum().backward()
     with pytest.raises(Refused, match="gradients are kept back by set_requires_gradient_sync"):
         whole.conclude()
+
+
+def test_gradients_of_shards_that_are_changed_before_replicas_are_summed_are_refused(four_ranks: None) -> None:
+    """Several passes may add to them. Clipping would act on the gradients of one replica."""
+    model, modules = sharded(in_replicas())
+    sums = Sums(lambda: Team.of((), 4), 0, Places())
+    whole = WholeReplicas(modules, sums, 0)
+    sums.begin_batches()
+    with whole.looking(True):
+        model(torch.ones(1, 4)).sum().backward()
+        model(torch.ones(1, 4)).sum().backward()
+    looking = whole.looking(True)
+    looking.__enter__()
+    model(torch.ones(1, 4)).sum().backward()
+    torch.nn.utils.clip_grad_value_(model.parameters(), 0.01)
+    with pytest.raises(Refused, match="gradients are changed inside"):
+        looking.__exit__(None, None, None)

@@ -300,6 +300,15 @@ def clips(scene: Scene) -> None:
         nn.utils.clip_grad_norm_(scene.model.parameters(), 0.01)
 
 
+def test_gradients_that_are_changed_in_the_loop_fix_the_size(wrappers: DataParallel, rows: torch.Tensor) -> None:
+    """The script would clip each share by itself once ranks carry those of others. It is seen in the first steps."""
+    scene = Scene(wrappers, nn.Linear(4, 3), Team.of((), 1), rows)
+    scene.trains()
+    assert scene.sums.misuse == ""
+    clips(scene)
+    assert scene.sums.misuse.startswith("gradients are changed inside")
+
+
 @pytest.mark.parametrize("team", [SMALL, SMALL_WITH_PARTS, WITH_PARTS], ids=["small", "small with parts", "parts"])
 def test_gradients_that_are_changed_before_they_are_summed_are_refused(
     team: Team, wrappers: DataParallel, rows: torch.Tensor

@@ -7,7 +7,7 @@ before the agreement of the step that found it, so that all ranks have the new l
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from itertools import chain
@@ -135,6 +135,11 @@ class DataParallel:
             if go_on():
                 for ddp, before in zip(ddps, flags, strict=True):
                     ddp.require_backward_grad_sync = before
+
+    def looking(self, is_last: bool) -> AbstractContextManager[None]:
+        """See `Sums.looking`."""
+        assert self.sums is not None
+        return self.sums.looking(self.parameters, is_last=is_last)
 
     @property
     def is_last(self) -> bool:

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from rekindle_training.adapter import own
 from rekindle_training.adapter.data_parallel import STATIC, UNWRAPPED, DataParallel
 from rekindle_training.adapter.own import Own
@@ -81,7 +79,8 @@ class Playing:
     def _drawn(self, turn: object) -> Iterator[Any]:
         shares = self._team().shares(self._rank)
         if shares == (self._rank,):
-            yield next(self._shares.of(self._rank))
+            with self._reduced.looking(False):
+                yield next(self._shares.of(self._rank))
             return
         self._sums.begin(self._reduced.parameters, is_last=self._reduced.is_last)
         begun = PassState(module for root in self._trained.modules for module in root.modules())
@@ -91,14 +90,9 @@ class Playing:
                 self._as(share, turn, begun, is_first=is_first),
                 begun.sends(self._reduced.living if is_first else ()),
                 self._reduced.passes(share, lambda: self._turn is turn, sums=share == shares[-1]),
-                self._sums.looking(self._looked_at, is_last=share == shares[-1]),
+                self._reduced.looking(share == shares[-1]),
             ):
                 yield next(self._shares.of(share))
-
-    @property
-    def _looked_at(self) -> Collection[torch.nn.Parameter]:
-        """Parameters whose gradients passes add to. FSDP writes those of sharded models by itself."""
-        return self._reduced.parameters if isinstance(self._reduced, DataParallel) else ()
 
     def drop(self) -> None:
         """Gives up the pass that is going on: the step is repeated, and begins with the state that the session puts back."""

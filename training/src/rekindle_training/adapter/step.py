@@ -19,26 +19,17 @@ import torch
 
 from rekindle_training.adapter import agreement, communicator
 from rekindle_training.adapter.agreement import Kind
-from rekindle_training.adapter.averages import Averages
+from rekindle_training.adapter.between_steps import BetweenSteps
 from rekindle_training.adapter.boundary import Boundary, parameters_of
-from rekindle_training.adapter.carried import Carried
 from rekindle_training.adapter.comparison import Comparison, ReplicasDiffer
 from rekindle_training.adapter.elasticity import fixed_size
 from rekindle_training.adapter.failure_text import FAILURES, fault_of, in_words
 from rekindle_training.adapter.generators import Generators
 from rekindle_training.adapter.gradients import CannotGoBack
+from rekindle_training.adapter.hooks import call_before, call_before_of
 from rekindle_training.adapter.number import Number
 from rekindle_training.adapter.own import Own
-from rekindle_training.adapter.places import (
-    CARRIED,
-    DRAWS,
-    LATE,
-    UNREPEATABLE,
-    Place,
-    Refused,
-    frames_of_script,
-    line_of_script,
-)
+from rekindle_training.adapter.places import LATE, UNREPEATABLE, Place, Refused, line_of_script
 from rekindle_training.adapter.rank import Rank
 from rekindle_training.adapter.rehearsal import Rehearsal, differing, own_parts
 from rekindle_training.adapter.state import Stateful, StateMismatch
@@ -105,12 +96,9 @@ class Attempts:
         self.rehearsal = Rehearsal(rank.trained, self._boundary)
         self._places = rank.communicator.places
         self._places.refuse = self.refuse
-        self._carried = Carried(rank.trained.objects)
-        self._averages = Averages(rank.trained.modules, rank.trained.objects)
+        self._between = BetweenSteps(rank.trained, self._places)
         self._tried: tuple[int, Own] | None = None
         """Step that was given up when this rank had its gradients, and what the rank then had for itself."""
-        self._updated: tuple[int, Own] | None = None
-        """Step that was updated last, and the state that only this rank had then."""
         self._at_end: tuple[int, Own | None] = (0, None)
         """Step with which the loop ended, and the state that only this rank had then."""
         self._begun: Mapping[str, int] = {}
@@ -130,14 +118,14 @@ class Attempts:
         self.on_done: list[Callable[[], None]] = [] if sums is None else [sums.end_step]
         """Functions that are called at the end of each step that is done, after its last update."""
         for kind in (torch.optim.Optimizer, torch.nn.Module):
-            _call_before_of(kind, "zero_grad", self._boundary.drops_gradients)
+            call_before_of(kind, "zero_grad", self._boundary.drops_gradients)
             if sums is not None:
-                _call_before_of(kind, "zero_grad", lambda thing, *_, **__: sums.refuse_drop(parameters_of(thing)))
+                call_before_of(kind, "zero_grad", lambda thing, *_, **__: sums.refuse_drop(parameters_of(thing)))
         for thing in (rank.trained.optimizer, *rank.trained.shared.values()):
             if isinstance(thing, torch.optim.Optimizer):
                 thing.register_step_pre_hook(self._before_torchs)
             elif isinstance(thing, torch.amp.GradScaler):  # which may leave the optimizer's step out
-                _call_before(thing, "step", self.before_update)
+                call_before(thing, "step", self.before_update)
 
     # The loop's side.
 
@@ -146,9 +134,8 @@ class Attempts:
         self._now = _Attempt(number)
         if scoped:
             self._remember()
-            self._refuse_draws(number)
-            self._refuse_carried()
-            self._refuse_averages()
+            if problem := self._between.problem(number, self._boundary.own):
+                self.refuse(problem)
             if self._rank.sharded.keeps_gradients:
                 self.refuse(f"gradients are held after step {number - 1} that were not reduced: {ONE_SCOPE}")
         return Step(number, self)
@@ -159,7 +146,8 @@ class Attempts:
         Checks of the first steps are made only at the beginning of a life of the job.
         """
         if not begins:
-            self.rehearsal.is_over = self._carried.is_over = self._averages.is_over = True
+            self.rehearsal.is_over = True
+            self._between.end_first_steps()
             self._after_recovery = behind + 1
 
     @property
@@ -274,7 +262,7 @@ class Attempts:
 
     def forget_tries(self) -> None:
         """Drops the state with which this rank compares what follows, because it has other shares now."""
-        self._tried = self._updated = None
+        self._tried = self._between.updated = None
 
     def failed_behind_step(self, error: BaseException, *, protects: bool = False) -> None:
         """Notes that work of all ranks at the boundary, such as a checkpoint, has failed here.
@@ -428,41 +416,6 @@ class Attempts:
             self.say(self.place)
         raise Refused(words)
 
-    def _refuse_draws(self, number: int) -> None:
-        """Refuses random numbers or data that moved between the update of the last step and this one.
-
-        A process that replaces a rank lost there would not know of them.
-        """
-        if self._updated is None or self._updated[0] != number - 1 or self._places.accepts(DRAWS):
-            return
-        before, now = self._updated[1], self._boundary.own
-        if now is None or before == now or not (moved := differing(own_parts(before), own_parts(now))):
-            return
-        self.refuse(
-            f"{moved[0]} moved between the update of step {number - 1} and the beginning of step {number}, so a rank that is "
-            "lost there could not be replaced exactly; draw before `optimizer.step()`, and put what is no part of training, such "
-            f'as an evaluation, into `with training.apart():`. session(accept=["{DRAWS}"]) accepts it'
-        )
-
-    def _refuse_carried(self) -> None:
-        """Raises Refused where the loop carries something from turn to turn that a replacement would not have."""
-        if not self._carried.is_over and not self._places.accepts(CARRIED) and (found := self._carried.look()):
-            self.refuse(found)
-
-    def _refuse_averages(self) -> None:
-        """Raises Refused where the script averages the model in an object that a replacement would begin again."""
-        if (
-            not self._averages.is_over
-            and not self._places.accepts(CARRIED)
-            and (found := self._averages.look(frames_of_script()))
-        ):
-            self.refuse(
-                f"`{found}` averages the model, and was not given to the session: a rank that is replaced would begin it again, "
-                "as would a job that begins again at a checkpoint. Give an object with `state_dict` and `load_state_dict` to "
-                "session(state=[...]), such as torch.optim.swa_utils.AveragedModel, and update it on all ranks. "
-                f'session(accept=["{CARRIED}"]) accepts that it begins again'
-            )
-
     def _refuse_late_passes(self) -> None:
         """Notes a refusal if models communicated with other ranks after the update.
 
@@ -526,8 +479,7 @@ class Attempts:
 
     def _take_part(self, kind: Kind) -> None:
         self._rank.snapshots.settle()  # so that each rank has its copy when any of them has updated
-        if not self._carried.is_over:
-            self._carried.begin_update(at_end=kind is Kind.END)
+        self._between.begin_update(at_end=kind is Kind.END)
         self._notice_gradients(is_one_of_several=False)
         self._rank.trained.own_buffers.notice()
         self.generators.notice(self._now.number)
@@ -539,7 +491,7 @@ class Attempts:
         self._now.given_up = not self._now.agreed
         if self._now.agreed:
             self._rank.wrappers.agreed()
-            self._updated = self._now.number, own
+            self._between.updated = self._now.number, own
             self._begun = self._rank.communicator.counted()
         elif kind is Kind.UPDATE:  # otherwise the script may have caught the loss of another rank in the middle of a pass
             self._tried = self._now.number, own
@@ -657,26 +609,3 @@ def _origin(error: BaseException) -> tuple[str, int] | None:
     """Returns file and line where an error was raised."""
     frames = list(traceback.walk_tb(error.__traceback__))
     return (frames[-1][0].f_code.co_filename, frames[-1][1]) if frames else None
-
-
-def _call_before_of(kind: Any, method: str, hook: Callable[..., None]) -> None:
-    """Calls the hook before a method of each object of a class, with that object and the method's arguments."""
-    called = getattr(kind, method)
-
-    @wraps(called)
-    def hooked(thing: Any, *args: Any, **keywords: Any) -> Any:
-        hook(thing, *args, **keywords)
-        return called(thing, *args, **keywords)
-
-    setattr(kind, method, hooked)
-
-
-def _call_before(thing: Any, method: str, hook: Callable[[], None]) -> None:
-    called = getattr(thing, method)
-
-    @wraps(called)
-    def hooked(*args: Any, **keywords: Any) -> Any:
-        hook()
-        return called(*args, **keywords)
-
-    setattr(thing, method, hooked)

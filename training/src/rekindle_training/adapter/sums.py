@@ -81,6 +81,7 @@ class Sums:
         """True if a pass of this loop has added to a gradient; and if passes of the last share have summed them over ranks."""
 
     def begin_batches(self) -> None:
+        self._looks += 1
         self.has_batch, self._is_open = True, bool(self.same_part)
         if self._team().parts == 1:  # each share has the sums of earlier loops
             self._reduced.clear()
@@ -91,7 +92,6 @@ class Sums:
         Args:
             is_last: the gradients are summed over ranks in this loop over the batches of the step.
         """
-        self._looks += 1
         self._adds_up, self._joined = is_last and not self._apart, False
         self._has_joined = self._has_passes = False
         if not self._apart:  # later each share has added to them already
@@ -109,19 +109,24 @@ class Sums:
             for parameter in there:
                 parameter.grad = None
 
+    @property
+    def is_looked_at(self) -> bool:
+        """True in the first loops over the batches of a step, and while ranks are missing."""
+        return self._looks <= LOOKS or not self._team().is_whole
+
     @contextmanager
     def looking(self, parameters: Iterable[torch.nn.Parameter], *, is_last: bool) -> Iterator[None]:
         """Looks whether passes inside the block, those of a share, add to a gradient several times. Such a share is summed up by
         itself.
 
         Args:
-            is_last: it is the last share of this rank. Its passes sum the gradients, which the script may change then.
+            is_last: it is the last of several shares of this rank. Its passes sum the gradients, which the script may change.
 
         Raises:
             Refused: it was added to others, or batches had one pass in the first steps, while ranks are missing; or something
                 else changed the gradients before they were summed.
         """
-        if self._looks > LOOKS and self._team().is_whole:
+        if not self.is_looked_at:
             yield
             return
         look = _Look()
@@ -131,10 +136,15 @@ class Sums:
         finally:
             for hook in hooks:
                 hook.remove()
-        if not is_last and look.finds_changes():
-            self.note(WRITTEN)
+        if not is_last:
+            self.note_changes(look.passed)
         if self._team().parts > 1:
             self._note_several(look.several)
+
+    def note_changes(self, passed: "Passed") -> None:
+        """Notes gradients that something else than passes has changed."""
+        if passed.finds_changes():
+            self.note(WRITTEN)
 
     def _note_several(self, several: Collection[torch.Tensor]) -> None:
         """Notes parameters to whose gradients the passes of a share have added several times."""
@@ -408,23 +418,38 @@ class _Look:
     def __init__(self) -> None:
         self.several = set[torch.Tensor]()
         """Parameters to whose gradients passes have added several times."""
-        self._seen = dict[torch.Tensor, tuple[int, int] | None]()
-        """Gradient of each parameter at the end of the latest pass. None: that pass has not ended yet."""
+        self._seen = dict[torch.Tensor, None]()
+        self.passed = Passed(self._seen)
 
     def __call__(self, parameter: torch.Tensor) -> None:
         if parameter in self._seen:
             self.several.add(parameter)
-        if all(self._seen.values()):
-            torch.autograd.Variable._execution_engine.queue_callback(self._end_pass)
         self._seen[parameter] = None
+        self.passed.notice()
 
-    def _end_pass(self) -> None:
+
+class Passed:
+    """Gradients as they were at the end of the latest pass."""
+
+    def __init__(self, parameters: Collection[torch.Tensor]) -> None:
+        self._parameters = parameters
+        self._ended: list[tuple[int, int] | None] = []
+        self._is_under_way = False
+
+    def notice(self) -> None:
+        """Notes that a pass is under way. Called in it, any number of times."""
+        if not self._is_under_way:
+            self._is_under_way = True
+            queue = torch.autograd.Variable._execution_engine.queue_callback
+            queue(lambda: queue(self._end))  # twice: DDP puts its sums into gradients at the end of a pass, too
+
+    def _end(self) -> None:
         """Notes all gradients, since those in one bucket have their change counter in common."""
-        self._seen = dict(zip(self._seen, _versions(self._seen), strict=True))
+        self._ended, self._is_under_way = _versions(self._parameters), False
 
     def finds_changes(self) -> bool:
         """Returns whether gradients were changed since the latest pass."""
-        return list(self._seen.values()) != _versions(self._seen)
+        return bool(self._ended) and not self._is_under_way and self._ended != _versions(self._parameters)
 
 
 def _versions(parameters: Iterable[torch.Tensor]) -> list[tuple[int, int] | None]:

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from rekindle_training.adapter.fully_sharded import FullySharded
 from rekindle_training.adapter.sharding import Ranks
-from rekindle_training.adapter.sums import OUTSIDE, Sums
+from rekindle_training.adapter.sums import OUTSIDE, Passed, Sums
 
 
 class WholeReplicas:
@@ -31,6 +31,8 @@ class WholeReplicas:
         self._same_parts: list[Ranks] = [frozenset(column) for column in ranks.T.tolist()]
         self._rank = rank
         sums.same_part = _with(rank, self._same_parts)
+        self._passed: Passed | None = None
+        """What passes leave in the gradients of the current share. None: nobody looks."""
         sharded.reduce_within_replicas(self._notice_pass)
 
     @property
@@ -61,6 +63,21 @@ class WholeReplicas:
                 yield
                 self._refuse_unreduced()
 
+    @contextmanager
+    def looking(self, _is_last: bool) -> Iterator[None]:
+        """Looks whether something but passes changes gradients inside the block, before those of the replicas are summed.
+
+        Raises:
+            Refused: something does.
+        """
+        passed = self._passed = Passed(self.parameters) if self.sums.is_looked_at else None
+        try:
+            yield
+        finally:
+            self._passed = None
+        if passed is not None:
+            self.sums.note_changes(passed)
+
     def conclude(self) -> None:
         """Sums the gradients of all shares. Called by all ranks when they have gone through the batches of a step."""
         self._refuse_unreduced()
@@ -76,6 +93,8 @@ class WholeReplicas:
     def _notice_pass(self, _gradients: torch.Tensor) -> None:
         if not self.sums.has_batch:
             self.sums.note(OUTSIDE)
+        if self._passed is not None:
+            self._passed.notice()
 
 
 def problem(sharded: FullySharded, trained: Iterable[torch.nn.Parameter], world_size: int) -> str:
