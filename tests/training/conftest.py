@@ -1,5 +1,6 @@
 """One zygote and one undisturbed run for all tests; a gateway and a job for each."""
 
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -97,6 +98,18 @@ def group() -> Iterator[None]:
     import torch.distributed as dist
 
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def four_ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Makes this process rank 0 of four, of which the others do not exist."""
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # torch's says that this is rank 0
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
     yield
     dist.destroy_process_group()
 

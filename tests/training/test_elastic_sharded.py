@@ -1,18 +1,14 @@
 """A job whose model is sharded within replicas (HSDP) goes on with fewer replicas, and takes them back as a whole."""
 
 import signal
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import pytest_asyncio
 import torch
-import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from rekindle_training.adapter.fully_sharded import FullySharded
 from rekindle_training.adapter.places import Places, Refused
@@ -98,15 +94,6 @@ async def test_the_last_replica_does_not_leave(elastic: Job, gateway: GatewayPee
 
 
 # ---- device meshes
-
-
-@pytest.fixture
-def four_ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Makes this process rank 0 of four, of which the others do not exist."""
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # torch's says that this is rank 0
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
-    yield
-    dist.destroy_process_group()
 
 
 def in_replicas(replicas: int = 2, shards: int = 2) -> DeviceMesh:

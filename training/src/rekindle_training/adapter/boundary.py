@@ -29,7 +29,7 @@ from rekindle_training.adapter.leaves import values
 from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.sample import middle
 from rekindle_training.adapter.settings import Settings
-from rekindle_training.adapter.sharding import local, spread_as
+from rekindle_training.adapter.sharding import local, spread_as, version
 from rekindle_training.adapter.state import Stateful, has_extra_state
 from rekindle_training.adapter.trained import Trained
 from rekindle_training.adapter.uncounted import may_write_uncounted
@@ -252,7 +252,7 @@ class Boundary:
 
     def _refresh(self) -> bool:
         """Updates the copies of small buffers. Returns whether all copies are now up to date."""
-        if any(buffer.tensor._version != buffer.version for buffer in self._large_buffers):
+        if any(version(buffer.tensor) != buffer.version for buffer in self._large_buffers):
             return False
         if self._looks < LOOKS:
             self._looks += 1
@@ -459,13 +459,13 @@ def _put_options(group: dict[str, Any], then: Mapping[str, Any]) -> None:
 
 def _copied(tensor: torch.Tensor, *, counts: bool) -> _Buffer:
     """Copies a buffer. No change count is kept for small ones, because BatchNorm changes its statistics without counting."""
-    version = tensor._version if counts and tensor.nbytes > SMALL and not tensor.is_inference() else None
-    return _Buffer(tensor, version, tensor.detach().clone())
+    count = version(tensor) if counts and tensor.nbytes > SMALL and not tensor.is_inference() else None
+    return _Buffer(tensor, count, tensor.detach().clone())
 
 
 def _is_written_uncounted(buffer: _Buffer) -> bool:
     """Returns whether a buffer differs from its copy although its change counter does not."""
-    return buffer.tensor._version == buffer.version and leaf_digest(buffer.tensor) != leaf_digest(buffer.content)
+    return version(buffer.tensor) == buffer.version and leaf_digest(buffer.tensor) != leaf_digest(buffer.content)
 
 
 def _put_buffers(slots: Slots, then: Mapping[str, _Buffer | None]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from rekindle_training.adapter.sharding import local
+from rekindle_training.adapter.sharding import local, version
 from rekindle_training.adapter.skeleton import put_together, taken_apart
 
 SUSPECTED = 16 * 1024 * 1024
@@ -104,7 +104,7 @@ class Moving:
         """Returns whether parameters have moved that are not copied yet. To be called before the update."""
         now = versions(self._parameters)
         changes = zip(self._parameters, self._versions, now, strict=True) if now != self._versions else ()
-        found = {parameter: None for parameter, then, version in changes if version != then}
+        found = {parameter: None for parameter, then, count in changes if count != then}
         moved = {parameter for parameter, then in self._still.items() if not torch.equal(then, _element(parameter))}
         uncounted = moved - found.keys()
         found |= dict.fromkeys(uncounted)
@@ -124,11 +124,11 @@ class Moving:
 
 
 def versions(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """Returns how often each was changed; writes by `.data` and those of fused kernels are not counted."""
+    """Returns how often each was changed (see `version`)."""
     try:
-        return [tensor._version for tensor in tensors]
+        return [version(tensor) for tensor in tensors]
     except RuntimeError:  # one was made in inference mode, which counts nothing
-        return [0 if tensor.is_inference() else tensor._version for tensor in tensors]
+        return [0 if tensor.is_inference() else version(tensor) for tensor in tensors]
 
 
 class Updated:

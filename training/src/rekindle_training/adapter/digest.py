@@ -18,7 +18,7 @@ import torch
 import xxhash
 
 from rekindle_training.adapter.leaves import leaves
-from rekindle_training.adapter.sharding import local
+from rekindle_training.adapter.sharding import local, version
 
 WORD = 4
 CHUNK = 262_144
@@ -40,9 +40,9 @@ def digest(state: Any, known: Hashes = MappingProxyType({})) -> bytes:
     for path, leaf in sorted(leaves(state, ""), key=lambda item: item[0]):
         sha.update(f"{path}\0{type(leaf).__qualname__}\0".encode())
         if isinstance(leaf, torch.Tensor):
-            leaf = local(leaf)  # noqa: PLW2901
-            sha.update(f"{tuple(leaf.shape)} {leaf.dtype}".encode())
-            sha.update(known.get(moment_of(leaf)) or content_hash(leaf))
+            held = local(leaf)
+            sha.update(f"{tuple(held.shape)} {held.dtype}".encode())
+            sha.update(known.get(moment_of(leaf)) or content_hash(held))
         else:
             sha.update(_bytes_of(leaf))
     return sha.digest()
@@ -62,7 +62,7 @@ def moment_of(tensor: torch.Tensor) -> object:
     if held.is_inference():  # whose changes are not counted
         return object()
     lies = held.data_ptr(), held.shape, held.stride(), held.dtype, held.device, held.is_conj(), held.is_neg()
-    return *lies, held._version
+    return *lies, version(tensor)
 
 
 def content_hash(tensor: torch.Tensor) -> bytes:

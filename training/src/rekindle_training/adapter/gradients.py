@@ -13,7 +13,7 @@ from weakref import ReferenceType, ref
 import torch
 
 from rekindle_training.adapter.copies import Copies
-from rekindle_training.adapter.sharding import local
+from rekindle_training.adapter.sharding import local, version
 
 
 class CannotGoBack(Exception):
@@ -93,14 +93,14 @@ class Gradients:
         self._dropped, self._zeroed = set(), set()
         with_gradient = [place for place, gradient in enumerate(found) if gradient is not None]
         self._ends = [
-            (id(parameters[place]), ref(gradient), gradient._version)
+            (id(parameters[place]), ref(gradient), version(gradient))
             for place in {*with_gradient[:1], *with_gradient[-1:]}
             if (gradient := found[place]) is not None
         ]
         self._are_copied = self._use is Use.ADDED or (self._use is Use.UNKNOWN and not self._are_dropped_first)
         self._copies.take(held if self._are_copied else [])
         self._largest = _largest(held) if self._use is Use.ZERO and held else None
-        self._versions = [gradient._version for gradient in held]
+        self._versions = [version(gradient) for gradient in held]
         self._held = [None if gradient is None else ref(gradient) for gradient in found] if held else [None] * len(parameters)
 
     def notice(self, parameters: Sequence[torch.nn.Parameter], *, is_one_of_several: bool) -> None:
@@ -120,7 +120,7 @@ class Gradients:
             for (old, now), then, is_dropped in zip(pairs, self._versions, dropped, strict=False)
             if now is not None and now is old() and not is_dropped
         )
-        added = any(not is_one_of_several or now._version != then for now, then in kept)
+        added = any(not is_one_of_several or version(now) != then for now, then in kept)
         if not added:
             self._use = Use.DROPPED if self._use is Use.UNKNOWN else self._use
         elif self._use is Use.ZERO:
@@ -165,14 +165,14 @@ class Gradients:
             return into
         if then is None or then is not now or id(parameter) in self._dropped:
             return None  # dropped by the loop, which drops it again
-        if then._version != self._versions[number]:
+        if version(then) != self._versions[number]:
             raise CannotGoBack("gradients of the step before were added to, for the first time")
         return then
 
 
-def _is_untouched(held: "ReferenceType[torch.Tensor]", version: int) -> bool:
+def _is_untouched(held: "ReferenceType[torch.Tensor]", then: int) -> bool:
     gradient = held()
-    return gradient is None or gradient._version == version
+    return gradient is None or version(gradient) == then
 
 
 def _largest(tensors: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -50,6 +50,15 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return held
 
 
+def version(tensor: torch.Tensor) -> int:
+    """Returns how often a tensor was changed, together with the part of it that is in this process.
+
+    FSDP writes the part, and an operation on a DTensor counts with the whole only. Writes by `.data`, those of fused kernels, and
+    operations on lists of DTensors (`torch._foreach_mul_`) are not counted.
+    """
+    return tensor._version + tensor._local_tensor._version if isinstance(tensor, DTensor) else tensor._version
+
+
 def spread_as(held: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
     """Returns the tensor that is spread over ranks as `whole` is, and of which this process holds `held`."""
     if not isinstance(whole, DTensor):

@@ -79,6 +79,8 @@ class _Taken:
     length: int
     later: list[tuple[torch.Tensor, torch.Tensor]]
     """Tensors that are copied beside the computation, and their places."""
+    originals: list[torch.Tensor]
+    """What the script and FSDP write, of which they are parts of a state: these do not count changes of shards."""
     versions: list[int]
     stream: AbstractContextManager[Any]
     agreed: _Agreed
@@ -326,17 +328,18 @@ class Snapshots:
         for tensor, part in parts:
             (later if local(tensor).data_ptr() in changed_by_update else now).append((tensor, part))
         _copy(now)
-        counted = versions([local(tensor) for tensor, _ in later])
-        return _Taken(place, step, head.length, later, counted, _side_stream(self._trained.accelerator), agreed)
+        originals = [changed_by_update[local(tensor).data_ptr()] for tensor, _ in later]
+        stream = _side_stream(self._trained.accelerator)
+        return _Taken(place, step, head.length, later, originals, versions(originals), stream, agreed)
 
-    def _changed_by_update(self) -> frozenset[int]:
-        """Returns the addresses of tensors that nothing changes between two updates: parameters that train, and moments."""
-        found: set[int] = set()
+    def _changed_by_update(self) -> Mapping[int, torch.Tensor]:
+        """Returns tensors that nothing changes between two updates, by their address: parameters that train, and moments."""
+        found: dict[int, torch.Tensor] = {}
         for optimizer in self._trained.optimizers:
             parameters = (one for group in optimizer.param_groups for one in group["params"] if one.requires_grad)
             moments = (value for entry in optimizer.state.values() if isinstance(entry, dict) for value in entry.values())
-            found |= {local(one).data_ptr() for one in chain(parameters, moments) if isinstance(one, torch.Tensor)}
-        return frozenset(found)
+            found |= {local(one).data_ptr(): one for one in chain(parameters, moments) if isinstance(one, torch.Tensor)}
+        return found
 
     def _complete(self, memory: SnapshotMemory, taken: _Taken, lines: SnapshotLines | None) -> None:
         """Copies, completes and sends a snapshot, and begins its checkpoint. Runs in a thread of its own."""
@@ -349,7 +352,7 @@ class Snapshots:
         try:
             with taken.stream:
                 _copy(taken.later)
-            is_whole = versions([local(tensor) for tensor, _ in taken.later]) == taken.versions
+            is_whole = versions(taken.originals) == taken.versions
         except FAILURES as error:
             _not_taken(taken.step, error)
             return None

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from rekindle_training.adapter.mean import Mean
 from rekindle_training.adapter.places import Places
-from rekindle_training.adapter.sharding import local
+from rekindle_training.adapter.sharding import local, version
 from rekindle_training.adapter.team import Team, Unit
 
 OUTSIDE = "a backward pass is outside of `for batch in training.batches():`: make it before the next batch is drawn"
@@ -110,9 +110,9 @@ class Sums:
                 parameter.grad = None
 
     @property
-    def is_looked_at(self) -> bool:
-        """True in the first loops over the batches of a step, and while ranks are missing."""
-        return self._looks <= LOOKS or not self._team().is_whole
+    def is_in_first_loops(self) -> bool:
+        """True in the first loops over the batches of a step."""
+        return self._looks <= LOOKS
 
     @contextmanager
     def looking(self, parameters: Iterable[torch.nn.Parameter], *, is_last: bool) -> Iterator[None]:
@@ -126,7 +126,7 @@ class Sums:
             Refused: it was added to others, or batches had one pass in the first steps, while ranks are missing; or something
                 else changed the gradients before they were summed.
         """
-        if not self.is_looked_at:
+        if not self.is_in_first_loops and self._team().is_whole:
             yield
             return
         look = _Look()
@@ -419,7 +419,7 @@ class _Look:
         self.several = set[torch.Tensor]()
         """Parameters to whose gradients passes have added several times."""
         self._seen = dict[torch.Tensor, None]()
-        self.passed = Passed(self._seen)
+        self.passed = Passed(self._seen, _versions)
 
     def __call__(self, parameter: torch.Tensor) -> None:
         if parameter in self._seen:
@@ -431,9 +431,12 @@ class _Look:
 class Passed:
     """Gradients as they were at the end of the latest pass."""
 
-    def __init__(self, parameters: Collection[torch.Tensor]) -> None:
-        self._parameters = parameters
-        self._ended: list[tuple[int, int] | None] = []
+    def __init__(self, parameters: Collection[torch.Tensor], seen: Callable[[Collection[torch.Tensor]], list[object]]) -> None:
+        """Args:
+        seen: returns what changes with the gradients of parameters.
+        """
+        self._parameters, self._seen = parameters, seen
+        self._ended: list[object] = []
         self._is_under_way = False
 
     def notice(self) -> None:
@@ -445,13 +448,13 @@ class Passed:
 
     def _end(self) -> None:
         """Notes all gradients, since those in one bucket have their change counter in common."""
-        self._ended, self._is_under_way = _versions(self._parameters), False
+        self._ended, self._is_under_way = self._seen(self._parameters), False
 
     def finds_changes(self) -> bool:
         """Returns whether gradients were changed since the latest pass."""
-        return bool(self._ended) and not self._is_under_way and self._ended != _versions(self._parameters)
+        return bool(self._ended) and not self._is_under_way and self._ended != self._seen(self._parameters)
 
 
-def _versions(parameters: Iterable[torch.Tensor]) -> list[tuple[int, int] | None]:
+def _versions(parameters: Iterable[torch.Tensor]) -> list[object]:
     """Returns what changes when a pass adds to a gradient."""
-    return [None if one.grad is None else (id(one.grad), one.grad._version) for one in parameters]
+    return [None if one.grad is None else (id(one.grad), version(one.grad)) for one in parameters]

@@ -4,13 +4,14 @@ FSDP2 reduces gradients within each replica only, so that a replica computes the
 gradients of the replicas are summed in the order of the shares, once for each pass over the batches of a step.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from rekindle_training.adapter.digest import leaf_digest
 from rekindle_training.adapter.fully_sharded import FullySharded
 from rekindle_training.adapter.sharding import Ranks
 from rekindle_training.adapter.sums import OUTSIDE, Passed, Sums
@@ -70,7 +71,7 @@ class WholeReplicas:
         Raises:
             Refused: something does.
         """
-        passed = self._passed = Passed(self.parameters) if self.sums.is_looked_at else None
+        passed = self._passed = Passed(self.parameters, _contents) if self.sums.is_in_first_loops else None
         try:
             yield
         finally:
@@ -95,6 +96,11 @@ class WholeReplicas:
             self.sums.note(OUTSIDE)
         if self._passed is not None:
             self._passed.notice()
+
+
+def _contents(parameters: Collection[torch.Tensor]) -> list[object]:
+    """Returns a digest of each gradient. Clipping writes lists of DTensors, which no counter shows."""
+    return [None if one.grad is None else leaf_digest(one.grad) for one in parameters]
 
 
 def problem(sharded: FullySharded, trained: Iterable[torch.nn.Parameter], world_size: int) -> str:
