@@ -81,6 +81,30 @@ async def test_who_gives_up_waiting_costs_nobody_a_place() -> None:
     await visitors.go("e")
 
 
+async def test_fewer_are_inside_while_they_take_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls of one moment lower the number once. It grows again with quick ones, up to the first number."""
+    now = 0.0
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
+    visitors = Visitors(Admission(10, 1e9, (), slow=1.0))
+
+    async def inside_of_twenty(seconds: float) -> int:
+        """Returns how many of twenty come in at once. Each of them stays for so long."""
+        nonlocal now
+        for number in range(20):
+            await visitors.come(str(number))
+        most = len(visitors.inside)
+        while leaving := list(visitors.inside):
+            now += seconds
+            visitors.inside.clear()
+            for name in leaving:
+                await visitors.go(name)
+        return most
+
+    assert await inside_of_twenty(0.5) == 10
+    assert [await inside_of_twenty(2.0) for _ in range(4)] == [10, 4, 4, 4]
+    assert [await inside_of_twenty(0.5) for _ in range(5)] == [4, 7, 9, 10, 10]
+
+
 async def test_who_cannot_be_admitted_in_time_is_told_so() -> None:
     """A caller that waited too long for a place is refused, and is admitted when it tries again."""
     admission = Admission(1, 0.01, ())

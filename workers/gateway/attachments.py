@@ -16,7 +16,7 @@ from rekindle.errors import Unavailable
 from rekindle.ids import ErrorTypes, Updates
 from rekindle.model.attachment import Attachment
 from workers.gateway.concurrency import Admission, Lanes
-from workers.gateway.job_workflows import Jobs, Rejected
+from workers.gateway.job_workflows import SLOW, Jobs, Rejected
 from workers.gateway.registration_cache import Introductions
 from workers.gateway.streams import Stream, Streams
 
@@ -46,7 +46,7 @@ class Attachments:
         """
         self._jobs, self._streams, self._introductions = jobs, streams, introductions
         self._queue, self._round = queue, every
-        self._lanes, self._admission = Lanes(), Admission(IN_FLIGHT, PATIENCE, streams.wanted)
+        self._lanes, self._admission = Lanes(), Admission(IN_FLIGHT, PATIENCE, streams.wanted, SLOW)
         self._waiting: dict[asyncio.Task[None], Stream] = {}
         self._stopping = False
 

@@ -1,11 +1,18 @@
 """Queues for calls to Temporal: calls for one job run one after the other, and a limited number run at once in all."""
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 
 from rekindle.errors import Unavailable
+
+FEWEST = 4
+"""Number of calls that run at once however long they take."""
+
+FEWER = 0.7
+"""Factor by which the number of calls is lowered where one took too long."""
 
 
 class Lanes:
@@ -28,14 +35,23 @@ class Lanes:
 
 
 class Admission:
-    """Limits the number of concurrent calls. `wanted` jobs come first; the others take turns, however many calls each has."""
+    """Limits the number of concurrent calls. `wanted` jobs come first; the others take turns, however many calls each has.
 
-    def __init__(self, places: int, patience: float, wanted: Collection[str]) -> None:
+    Fewer run at once while they take too long, since a call that times out is made again, and costs as much as one that succeeds.
+    The number then grows again, by one each time that as many calls as run at once were quick.
+    """
+
+    def __init__(self, places: int, patience: float, wanted: Collection[str], slow: float = math.inf) -> None:
         """Args:
+        places: largest number of concurrent calls.
         patience: seconds that a caller waits for a place.
         wanted: ids of a few jobs that come first; they may change while others wait.
+        slow: seconds from which on a call takes too long.
         """
-        self._free, self._patience, self._wanted = places, patience, wanted
+        self._most, self._patience, self._wanted, self._slow = places, patience, wanted, slow
+        self._places, self._taken = float(places), 0
+        self._lowered = -math.inf
+        """Time at which the number was last lowered. Calls that began before say nothing of the lower one."""
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
     @asynccontextmanager
@@ -50,14 +66,16 @@ class Admission:
                 await self._enter(job_id)
         except TimeoutError:
             raise Unavailable(f"too many come at once: no place became free within {self._patience:g} s") from None
+        began = asyncio.get_running_loop().time()
         try:
             yield
         finally:
+            self._adapt(began)
             self._leave()
 
     async def _enter(self, job_id: str) -> None:
-        if self._free:
-            self._free -= 1
+        if self._has_room:
+            self._taken += 1
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(job_id, deque()).append(turn)
@@ -68,13 +86,24 @@ class Admission:
                 self._leave()  # the place came in the same moment
             raise
 
+    @property
+    def _has_room(self) -> bool:
+        return self._taken < int(self._places)
+
+    def _adapt(self, began: float) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - began < self._slow:
+            self._places = min(self._most, self._places + 1 / self._places)
+        elif began >= self._lowered:
+            self._places, self._lowered = max(min(FEWEST, self._most), self._places * FEWER), now
+
     def _leave(self) -> None:
-        while self._waiting:
+        self._taken -= 1
+        while self._waiting and self._has_room:
             turn = self._next()
             if not turn.done():
+                self._taken += 1
                 turn.set_result(None)
-                return
-        self._free += 1
 
     def _next(self) -> asyncio.Future[None]:
         job_id = next((job_id for job_id in self._wanted if job_id in self._waiting), None) or next(iter(self._waiting))

@@ -32,6 +32,9 @@ from rekindle.temporal import Attributes, in_words, living
 from workers.gateway.concurrency import Lanes
 
 RPC_TIMEOUT = timedelta(seconds=3)
+SLOW = 1.5
+"""Seconds from which on a call shows that Temporal is busy, and fewer are made at once. Twice as long, and it is given up."""
+
 PATIENCE = 25.0
 """Seconds for which a call is repeated while Temporal does not answer, since it may still be carried out; the client waits."""
 

@@ -17,7 +17,7 @@ from rekindle.model.state import Contact
 from rekindle.model.trace import Trace
 from rekindle.policy.modes.eligibility import RECOVERY_OFF
 from workers.gateway.concurrency import Admission
-from workers.gateway.job_workflows import Jobs, Rejected
+from workers.gateway.job_workflows import SLOW, Jobs, Rejected
 
 FRESH = 60.0
 """Seconds for which an answer of the job's workflow is cached."""
@@ -49,7 +49,7 @@ class Introductions:
         patience: seconds that a client waits for its turn. wanted: jobs whose clients come first.
         """
         self._jobs = jobs
-        self._questions = Admission(QUESTIONS, patience, wanted)
+        self._questions = Admission(QUESTIONS, patience, wanted, SLOW)
         self._known: OrderedDict[str, _Known] = OrderedDict()
 
     async def learn(self) -> None:
