@@ -61,9 +61,12 @@ class Generators:
 
 
 def _is_watched(value: object) -> bool:
-    """Returns whether a value is a generator of torch or numpy. Other kinds may be seeded again by a call that is not noticed."""
-    numpy = sys.modules.get("numpy")
-    return isinstance(value, torch.Generator) or (numpy is not None and isinstance(value, numpy.random.Generator))
+    """Returns whether a value is a generator of torch or numpy. Other kinds may be seeded again by a call that is not noticed.
+
+    Asks the type of the value, as the `__class__` of a stand-in may execute code of a library.
+    """
+    numpy, kind = sys.modules.get("numpy"), type(value)
+    return issubclass(kind, torch.Generator) or (numpy is not None and issubclass(kind, numpy.random.Generator))
 
 
 def _state(held: Held) -> tuple[bytes, int]:

@@ -33,8 +33,11 @@ def _of_class(thing: object, name: str, default: object) -> Any:
 
 
 def attributes(thing: object) -> Mapping[str, Any]:
-    """Returns what an object has itself, without what its class has; of a function, the variables around it."""
-    if isinstance(thing, type):
+    """Returns what an object has itself, without what its class has; of a function, the variables around it.
+
+    Asks the type what it is, as `__class__` may execute code of the object.
+    """
+    if issubclass(type(thing), type):
         return vars(thing)
     if type(thing) is FunctionType and thing.__closure__:
         return dict(zip(thing.__code__.co_freevars, map(_content, thing.__closure__), strict=True))
