@@ -67,3 +67,15 @@ def test_the_hash_of_a_shard_that_changed_since_does_not_count(change: Change, f
     assert digest([shard], dict.fromkeys(known, b"known")) != digest([shard])
     change(cast(DTensor, shard))
     assert digest([shard], known) == digest([shard])
+
+
+@pytest.mark.parametrize("sizes", [(0,), (0, 3)])
+def test_a_rank_may_hold_no_element_of_a_gradient_that_is_set_to_zero(sizes: tuple[int, ...]) -> None:
+    """A bias of one element lies on one rank. Steps add to zeros, and nothing is copied for that."""
+    parameters, gradients = [torch.nn.Parameter(torch.ones(size)) for size in sizes], Gradients()
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter)
+    for _ in range(2):
+        gradients.remember(parameters)
+        gradients.notice(parameters, is_one_of_several=False)
+        assert not gradients.are_added

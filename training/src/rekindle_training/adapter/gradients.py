@@ -99,7 +99,7 @@ class Gradients:
         ]
         self._are_copied = self._use is Use.ADDED or (self._use is Use.UNKNOWN and not self._are_dropped_first)
         self._copies.take(held if self._are_copied else [])
-        self._largest = _largest(held) if self._use is Use.ZERO and held else None
+        self._largest = largest(held) if self._use is Use.ZERO and held else None
         self._versions = [version(gradient) for gradient in held]
         self._held = [None if gradient is None else ref(gradient) for gradient in found] if held else [None] * len(parameters)
 
@@ -127,7 +127,7 @@ class Gradients:
             self._use = Use.ADDED if self._are_not_zero else Use.ZERO
         else:
             copies = self._copies.content
-            self._use = Use.ZERO if copies and not _largest(copies).item() else Use.ADDED
+            self._use = Use.ZERO if copies and not largest(copies).item() else Use.ADDED
 
     def are_kept(self, parameter: torch.nn.Parameter) -> bool:
         """Returns whether a parameter has a gradient that the script sets to zero, and does not drop."""
@@ -175,6 +175,10 @@ def _is_untouched(held: "ReferenceType[torch.Tensor]", then: int) -> bool:
     return gradient is None or version(gradient) == then
 
 
-def _largest(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    norms = torch._foreach_norm([local(tensor).detach() for tensor in tensors], float("inf"))
+def largest(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Returns the largest size of all elements of some tensors, not read from its device yet. A shard may have no element."""
+    parts = [part.detach() for part in map(local, tensors) if part.numel()]
+    if not parts:
+        return torch.zeros((), device="cpu")
+    norms = torch._foreach_norm(parts, float("inf"))
     return torch.stack([norm.float().to(norms[0].device) for norm in norms]).max()
