@@ -53,7 +53,7 @@ class Place(Enum):
 
 
 class Places:
-    """Place of one rank's training loop. Other threads of the process are not looked at."""
+    """Place of one rank's training loop. Other threads of the process are not looked at, but for those of backward passes."""
 
     def __init__(self) -> None:
         self.now = Place.ELSEWHERE
@@ -105,7 +105,7 @@ class Places:
     def _watched(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(method)
         def watched(*args: Any, **keywords: Any) -> Any:
-            if threading.get_ident() != self._loop:
+            if threading.get_ident() != self._loop and not _is_in_pass():
                 self.of_threads.add(args[0].group_name)
             elif self.now is Place.IN_STEP:
                 if self.in_step is not None:
@@ -154,6 +154,11 @@ class Places:
         if self.guarded:
             self.refuse(words)
         self._unguarded = self._unguarded or words
+
+
+def _is_in_pass() -> bool:
+    """Returns whether this thread is in a backward pass. For an accelerator, torch has a thread for it, and the loop waits."""
+    return torch._C._current_graph_task_id() != -1
 
 
 def check_accepted(accept: Collection[str]) -> None:
