@@ -76,7 +76,7 @@ def step_seconds(how: str, rank: int, port: int, options: argparse.Namespace) ->
     ends = []
     for _ in range(options.steps + WARM_UP):
         ddp.zero_grad()
-        sums.begin_batches()
+        sums.begin_batches(list)
         ddp(torch.ones(())).backward()
         sums.end_step()
         ends.append(time.time())

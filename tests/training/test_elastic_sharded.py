@@ -144,7 +144,7 @@ def test_a_step_that_would_not_sum_over_replicas_is_refused(four_ranks: None) ->
     whole = WholeReplicas(modules, sums, 0)
     with pytest.raises(Refused, match="a backward pass is outside of"):
         model(torch.ones(1, 4)).sum().backward()
-    sums.begin_batches()
+    sums.begin_batches(list)
     model(torch.ones(1, 4)).sum().backward()
     sums.has_batch = False
     with pytest.raises(Refused, match="the script updates before its loop over"):
@@ -160,7 +160,7 @@ def test_gradients_of_shards_that_are_changed_before_replicas_are_summed_are_ref
     model, modules = sharded(in_replicas())
     sums = Sums(lambda: Team.of((), 4), 0, Places())
     whole = WholeReplicas(modules, sums, 0)
-    sums.begin_batches()
+    sums.begin_batches(list)
     with whole.looking(True):
         model(torch.ones(1, 4)).sum().backward()
         model(torch.ones(1, 4)).sum().backward()

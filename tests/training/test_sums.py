@@ -17,20 +17,21 @@ from rekindle_training.adapter import own
 from rekindle_training.adapter.data_parallel import DataParallel
 from rekindle_training.adapter.places import COLLECTIVES, Place, Places, Refused
 from rekindle_training.adapter.playing import Playing
-from rekindle_training.adapter.sums import Sums
+from rekindle_training.adapter.sums import LOOKS, Sums
 from rekindle_training.adapter.team import Team
 from rekindle_training.adapter.trained import Trained
 from rekindle_training.data.shares import shares
 
 SMALL, SMALL_WITH_PARTS, WITH_PARTS = Team.of((0, 0), 2), Team.of((0,) * 4, 2, 2), Team.of((), 1, 2)
 """Teams of one rank. It carries the share of a missing one, or has two shares itself, or both."""
+WHOLE = Team.of((), 1)
 
 
 class Scene:
     """Rank without others in its process group, with a wrapped model."""
 
     def __init__(self, wrappers: DataParallel, model: nn.Module, team: Team, rows: torch.Tensor, **of_ddp: Any) -> None:
-        self.rows, self.model, self.places = rows, model, Places()
+        self.rows, self.model, self.places, self.wrappers = rows, model, Places(), wrappers
         self.sums = wrappers.sums = Sums(lambda: team, 0, self.places)
         self.ddp: Any = DistributedDataParallel(model, **of_ddp)
         data = shares(self._loader, team.parts)
@@ -53,6 +54,14 @@ class Scene:
         """Makes the passes of a step."""
         for batch in self.batches():
             loss(self.ddp, batch).backward()
+
+    def agrees(self) -> None:
+        """Ends a step that has all its gradients. Its update unscales them."""
+        self.sums.before_update(gathers=False)
+        with torch.no_grad():
+            for gradient in _gradients(self.model):
+                gradient.mul_(1)
+        self.sums.is_done(lambda: self.wrappers.parameters)
 
     def is_mean(self, loops: int = 1) -> bool:
         """Returns whether the gradients are the mean over the shares, for the sum of the losses of all loops."""
@@ -209,7 +218,7 @@ def accumulates(scene: Scene, inside: Callable[[], AbstractContextManager[None]]
         with inside():
             loss(scene.ddp, batch).backward()
     scene.trains()
-    scene.sums.before_update(gathers=False)
+    scene.agrees()
 
 
 def test_passes_may_say_one_by_one_that_they_sum_nothing(wrappers: DataParallel, rows: torch.Tensor) -> None:
@@ -233,7 +242,7 @@ def test_an_update_without_the_gradients_of_some_shares_is_refused(wrappers: Dat
     loss(scene.ddp, next(batches := scene.batches())).backward()
     assert len(list(batches)) == 1
     with pytest.raises(Refused, match="make a backward pass of each batch"):
-        scene.sums.before_update(gathers=False)
+        scene.agrees()
 
 
 @pytest.mark.parametrize("team", [SMALL, SMALL_WITH_PARTS, WITH_PARTS], ids=["small", "small with parts", "parts"])
@@ -242,7 +251,7 @@ def test_a_loop_without_backward_passes_changes_no_gradient(team: Team, wrappers
     scene = Scene(wrappers, nn.Linear(4, 3), team, rows)
     scene.trains()
     assert len(list(scene.playing.batches())) == len(team.carriers)
-    scene.sums.before_update(gathers=False)
+    scene.agrees()
     assert scene.is_mean()
 
 
@@ -287,7 +296,7 @@ def test_random_numbers_drawn_outside_of_the_loop_are_noticed_in_each_step_of_a_
     scene = Scene(wrappers, nn.Linear(4, 3), SMALL, rows)
     for _ in range(6):
         scene.trains()
-        scene.sums.before_update(gathers=False)
+        scene.agrees()
     torch.rand(1)
     with pytest.raises(Refused, match="random numbers are drawn outside of"):
         scene.trains()
@@ -317,3 +326,119 @@ def test_gradients_that_are_changed_before_they_are_summed_are_refused(
     scene = Scene(wrappers, nn.Linear(4, 3), team, rows)
     with pytest.raises(Refused, match="gradients are changed inside"):
         clips(scene)
+
+
+def test_all_loops_of_the_first_steps_are_looked_at(wrappers: DataParallel, rows: torch.Tensor) -> None:
+    """A step has more loops than steps are looked at, and the script clips in the last one."""
+    scene = Scene(wrappers, nn.Linear(4, 3), WHOLE, rows)
+    for _ in range(LOOKS + 1):
+        with scene.ddp.no_sync():
+            scene.trains()
+    assert scene.sums.misuse == ""
+    clips(scene)
+    assert scene.sums.misuse.startswith("gradients are changed inside")
+
+
+def test_random_numbers_drawn_after_many_loops_of_a_step_fix_the_size(wrappers: DataParallel, rows: torch.Tensor) -> None:
+    """The loops of the first steps count, however many a step has."""
+    scene = Scene(wrappers, nn.Linear(4, 3), WHOLE, rows)
+    for _ in range(2):
+        for _ in range(LOOKS + 1):
+            with scene.ddp.no_sync():
+                scene.trains()
+        assert scene.sums.misuse == ""
+        scene.agrees()
+        scene.model.zero_grad()
+    torch.rand(1)
+    scene.trains()
+    assert scene.sums.misuse.startswith("random numbers are drawn outside of")
+
+
+ALL = pytest.mark.parametrize(
+    ("team", "is_refused"),
+    [(WHOLE, False), (SMALL, True), (SMALL_WITH_PARTS, True), (WITH_PARTS, True)],
+    ids=["full size", "small", "small with parts", "parts"],
+)
+
+
+@ALL
+@pytest.mark.parametrize("is_wrapped", [True, False], ids=["no_sync", "bare"])
+def test_a_pass_before_the_batches_is_noted(
+    is_wrapped: bool, team: Team, is_refused: bool, wrappers: DataParallel, rows: torch.Tensor
+) -> None:
+    """No hook of the wrapper sees it. Its gradients would be divided by the number of parts, or be lost with their rank."""
+    scene = Scene(wrappers, nn.Linear(4, 3), team, rows)
+    with scene.ddp.no_sync():
+        loss(scene.ddp if is_wrapped else scene.model, rows[:2]).backward()
+    scene.model.zero_grad(set_to_none=False)
+    scene.trains()
+    scene.agrees()
+    assert scene.sums.misuse == ""
+    with scene.ddp.no_sync():
+        loss(scene.ddp if is_wrapped else scene.model, rows[:2]).backward()
+    with pytest.raises(Refused, match="a backward pass is outside") if is_refused else nullcontext():
+        scene.trains()
+    assert scene.sums.misuse.startswith("a backward pass is outside")
+
+
+@pytest.mark.parametrize("team", [WHOLE, SMALL], ids=["full size", "small"])
+def test_gradients_of_the_step_before_may_be_dropped_in_the_loop(team: Team, wrappers: DataParallel, rows: torch.Tensor) -> None:
+    """They are there when the step draws its first batch. A step that is repeated has copies of them."""
+    scene = Scene(wrappers, nn.Linear(4, 3), team, rows)
+    for repeated in (False, False, True, False):
+        if repeated:
+            scene.sums.give_up()
+            for parameter in scene.model.parameters():
+                parameter.grad = torch.ones_like(parameter)
+        scene.drawn.clear()
+        for batch in scene.batches():
+            scene.model.zero_grad()
+            loss(scene.ddp, batch).backward()
+        scene.agrees()
+    assert scene.sums.misuse == ""
+    assert scene.is_mean()
+
+
+@ALL
+def test_models_that_are_summed_while_others_are_not_are_noted(
+    team: Team, is_refused: bool, wrappers: DataParallel, rows: torch.Tensor
+) -> None:
+    """A rank that carries shares has one pass that sums, for all models. The gradients of the first model would be lost."""
+    scene = Scene(wrappers, nn.Linear(4, 3), team, rows)
+    other = DistributedDataParallel(nn.Linear(4, 3))
+    with other.no_sync(), pytest.raises(Refused, match="others are not") if is_refused else nullcontext():
+        scene.trains()
+    assert scene.sums.misuse.startswith("some models are in `no_sync()`")
+
+
+@pytest.mark.parametrize("team", [SMALL, SMALL_WITH_PARTS, WITH_PARTS], ids=["small", "small with parts", "parts"])
+def test_a_pass_that_sums_too_early_is_refused(team: Team, wrappers: DataParallel, rows: torch.Tensor) -> None:
+    """The script sets the flag of the wrapper in the loop, as if each batch were the last one."""
+    scene = Scene(wrappers, nn.Linear(4, 3), team, rows)
+    batch = next(batches := scene.batches())
+    scene.ddp.require_backward_grad_sync = True
+    with pytest.raises(Refused, match="leave `require_backward_grad_sync` as it is inside"):
+        loss(scene.ddp, batch).backward()
+    batches.close()
+
+
+@pytest.mark.parametrize("team", [SMALL, SMALL_WITH_PARTS, WITH_PARTS], ids=["small", "small with parts", "parts"])
+def test_hooks_that_change_gradients_see_those_of_one_share(team: Team, wrappers: DataParallel, rows: torch.Tensor) -> None:
+    """They clip what is there when a pass has added to it. Sums of several shares depend on which rank carries them."""
+    model = nn.Linear(4, 3)
+    scene = Scene(wrappers, model, team, rows)
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(clip)
+    scene.trains()
+    plain, found = copy.deepcopy(model), []
+    for batch in scene.drawn:
+        plain.zero_grad()
+        loss(plain, batch).backward()
+        found.append([one.clamp(-0.05, 0.05) for one in _gradients(plain)])
+    means = [torch.stack(of_shares).mean(0) for of_shares in zip(*found, strict=True)]
+    assert all(torch.allclose(one, mean) for one, mean in zip(_gradients(model), means, strict=True))
+
+
+def clip(parameter: torch.Tensor) -> None:
+    assert parameter.grad is not None
+    parameter.grad.clamp_(-0.05, 0.05)

@@ -146,6 +146,11 @@ class DataParallel:
         """Returns whether passes that follow sum gradients over ranks: the script has not said `no_sync`."""
         return all(ddp.require_backward_grad_sync for ddp in self.living)
 
+    @property
+    def sums_some(self) -> bool:
+        """Returns whether passes that follow sum the gradients of some models, and not those of others."""
+        return len({ddp.require_backward_grad_sync for ddp in self.living}) > 1
+
     def conclude(self) -> None:
         """Called when the batches of a step were gone through. Does nothing: the passes of the last share have summed."""
 

@@ -12,14 +12,12 @@ from rekindle_training.adapter import own
 from rekindle_training.adapter.data_parallel import STATIC, UNWRAPPED, DataParallel
 from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.pass_state import PassState
+from rekindle_training.adapter.sums import MIXED
 from rekindle_training.adapter.team import Team
 from rekindle_training.adapter.trained import Trained
 from rekindle_training.adapter.whole_replicas import WholeReplicas
 from rekindle_training.data import pickled, process_generators
 from rekindle_training.data.shares import Shares
-
-LOOKS = 4
-"""Number of passes over the batches of a step before which random numbers are compared. While ranks are missing, all are."""
 
 
 class Playing:
@@ -35,29 +33,26 @@ class Playing:
         """Identity of the latest pass over the batches of a step. What an earlier one leaves undone counts no more."""
         self._ended: Own | None = None
         """Random numbers at the end of that pass. None: it was given up, or there is none."""
-        self._looks = 0
 
     def batches(self) -> Iterator[Any]:
         """Yields the next batch of each share of this rank, in the order of shares. Gradients of the batches are summed by DDP
         in the passes of the last one, and those of sharded models after it."""
         self._look()
-        if self._shares.parts > 1 and self._looks <= LOOKS:
-            self._refuse_unwrapped()
         turn = self._turn = object()
-        self._sums.begin_batches()
+        self._sums.begin_batches(lambda: self._reduced.parameters)
         try:
+            self._look_at_wrappers()
             yield from self._drawn(turn)
             self._reduced.conclude()
         finally:
             if self._turn is turn:
                 self._sums.has_batch = False
-                is_compared = self._looks <= LOOKS or not self._team().is_whole
+                is_compared = self._sums.is_in_first_steps or not self._team().is_whole
                 self._ended = self._trained.take_random_numbers() if is_compared else None
 
     def _look(self) -> None:
         """Notes random numbers that were drawn since the last pass: a share that another rank carries would not draw them."""
         ended, self._ended = self._ended, None
-        self._looks += 1
         if ended is None:
             return
         now = self._trained.take_random_numbers()
@@ -68,6 +63,13 @@ class Playing:
                 "random numbers are drawn outside of `for batch in training.batches():`: draw them inside, or in "
                 "`with training.apart():`"
             )
+
+    def _look_at_wrappers(self) -> None:
+        """Notes wrappers that sum the gradients of some models only, and what is not wrapped."""
+        if self._reduced.sums_some:
+            self._sums.note(MIXED)
+        if self._shares.parts > 1 and self._sums.is_in_first_steps:
+            self._refuse_unwrapped()
 
     def _refuse_unwrapped(self) -> None:
         """Raises Refused where something trains of which the session does not sum the gradients over all shares."""

@@ -115,7 +115,8 @@ class Attempts:
         """Failure of which the traceback was printed last."""
         sums = rank.wrappers.sums
         self.on_repeat: list[Callable[[], None]] = [] if sums is None else [sums.give_up]
-        self.on_done: list[Callable[[], None]] = [] if sums is None else [sums.end_step]
+        reduced = rank.whole_replicas or rank.wrappers
+        self.on_done: list[Callable[[], None]] = [] if sums is None else [lambda: sums.is_done(lambda: reduced.parameters)]
         """Functions that are called at the end of each step that is done, after its last update."""
         for kind in (torch.optim.Optimizer, torch.nn.Module):
             call_before_of(kind, "zero_grad", self._boundary.drops_gradients)

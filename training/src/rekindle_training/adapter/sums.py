@@ -16,6 +16,7 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 
+from rekindle_training.adapter.gradients import largest
 from rekindle_training.adapter.mean import Mean
 from rekindle_training.adapter.places import Places
 from rekindle_training.adapter.sharding import local, version
@@ -42,12 +43,21 @@ DROPPED = (
     "gradients of shares that are added up are dropped inside `for batch in training.batches():`: call `zero_grad()` before or "
     "after that loop"
 )
+MIXED = (
+    "some models are in `no_sync()` in a loop over training.batches(), and others are not: put `no_sync()` of all models around "
+    "that loop, or of none"
+)
+EARLY = (
+    "gradients are summed over ranks by a pass of a batch that others may follow: leave `require_backward_grad_sync` as it is "
+    "inside `for batch in training.batches():`"
+)
 COLLECTIVE = (
     "ranks make a collective inside `for batch in training.batches():`, which they go through a different number of times: make "
     "it after that loop"
 )
 LOOKS = 4
-"""Loops in which it is looked whether a batch has several passes. While ranks are missing, it is looked in each loop."""
+"""Steps in which it is looked what a script does around its passes, in each of its loops over the batches. While ranks are
+missing, it is looked in each step."""
 
 
 class Sums:
@@ -67,6 +77,15 @@ class Sums:
         self.same_part: Collection[int] = ()
         """Ranks that hold the same part of what is trained as this one, and sum its gradients. Empty: all do, and DDP sums."""
         self._looks = 0
+        self._is_new_step = True
+        """True until the script goes through the batches of a step for the first time."""
+        self._ended: dict[torch.Tensor, object] | None = {}
+        """Gradients at the end of the latest step, as `_versions` has them. The script may drop them late, or add to them.
+
+        None: it is not known what they were.
+        """
+        self._is_apart = False
+        """True while passes are made that sum nothing, since those of another share follow."""
         self._has_several_passes = False
         """True if a batch has several passes that add to one gradient."""
         self._adds_up = False
@@ -80,11 +99,32 @@ class Sums:
         self._has_passes = self._has_summed = False
         """True if a pass of this loop has added to a gradient; and if passes of the last share have summed them over ranks."""
 
-    def begin_batches(self) -> None:
-        self._looks += 1
+    def begin_batches(self, parameters: Callable[[], Collection[torch.nn.Parameter]]) -> None:
+        """Begins a loop over the batches of a step.
+
+        Args:
+            parameters: returns those of which gradients are summed.
+
+        Raises:
+            Refused: ranks are missing, or a rank has several shares, and a pass was made before the first loop.
+        """
+        self._looks += self._is_new_step
+        if self._is_new_step and self._is_looked_at:
+            self._note_passes_before(parameters())
+        self._is_new_step = False
         self.has_batch, self._is_open = True, bool(self.same_part)
         if self._team().parts == 1:  # each share has the sums of earlier loops
             self._reduced.clear()
+
+    def _note_passes_before(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Notes gradients that are there before a step draws its first batch, unless they are those of the step before."""
+        if self._ended is None:
+            return
+        there = [one for one in parameters if one.grad is not None]
+        news = [one.grad for one, now in zip(there, _versions(there), strict=True) if self._ended.get(one) != now]
+        held = [gradient for gradient in news if gradient is not None]
+        if held and largest(held).item():
+            self.note(OUTSIDE)
 
     def begin(self, parameters: Collection[torch.nn.Parameter], *, is_last: bool) -> None:
         """Lets each group of shares add to the gradients that are there, such as sums of earlier passes of the step.
@@ -92,7 +132,7 @@ class Sums:
         Args:
             is_last: the gradients are summed over ranks in this loop over the batches of the step.
         """
-        self._adds_up, self._joined = is_last and not self._apart, False
+        self._adds_up, self._joined = is_last and not self._apart and not _are_changed_in_passes(parameters), False
         self._has_joined = self._has_passes = False
         if not self._apart:  # later each share has added to them already
             self._share_out(self._without_complete(parameters))
@@ -110,9 +150,12 @@ class Sums:
                 parameter.grad = None
 
     @property
-    def is_in_first_loops(self) -> bool:
-        """True in the first loops over the batches of a step."""
+    def is_in_first_steps(self) -> bool:
         return self._looks <= LOOKS
+
+    @property
+    def _is_looked_at(self) -> bool:
+        return self.is_in_first_steps or not self._team().is_whole
 
     @contextmanager
     def looking(self, parameters: Iterable[torch.nn.Parameter], *, is_last: bool) -> Iterator[None]:
@@ -126,7 +169,7 @@ class Sums:
             Refused: it was added to others, or batches had one pass in the first steps, while ranks are missing; or something
                 else changed the gradients before they were summed.
         """
-        if not self.is_in_first_loops and self._team().is_whole:
+        if not self._is_looked_at:
             yield
             return
         look = _Look()
@@ -160,8 +203,12 @@ class Sums:
         """
         parameters = self._without_complete(parameters)
         self.take(number, parameters)
-        with self._noticing_passes(parameters):
-            yield
+        self._is_apart = True
+        try:
+            with self._noticing_passes(parameters):
+                yield
+        finally:
+            self._is_apart = False
         self._joined = self._adds_up and not self._has_several_passes and self._team().is_followed(number)
         self._has_joined = self._has_joined or self._joined
         if not self._joined:
@@ -232,6 +279,7 @@ class Sums:
         """Drops what is apart, since the step is repeated."""
         self.drop()
         self.end_step()
+        self._ended = None  # gradients may be put back, which counts as a change
 
     def refuse_drop(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """Raises Refused where the script is about to drop gradients to which those of the next share are added."""
@@ -240,6 +288,17 @@ class Sums:
 
     def end_step(self) -> None:
         self._reduced.clear()
+        self._is_new_step = True
+
+    def is_done(self, parameters: Callable[[], Collection[torch.nn.Parameter]]) -> None:
+        """Notes the gradients with which a step ends, also those that its update has unscaled.
+
+        Args:
+            parameters: returns those of which gradients are summed.
+        """
+        self.end_step()
+        held = parameters() if self._is_looked_at else None
+        self._ended = None if held is None else dict(zip(held, _versions(held), strict=True))
 
     def _fill(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """Gives zeros to parameters that have gradients of other shares only. DDP refuses a last pass that leaves them out."""
@@ -299,6 +358,8 @@ class Sums:
         """
         if not self.has_batch:
             self.note(OUTSIDE)
+        if self._is_apart:
+            self.note(EARLY)
         self._look_for_sums_of_sums(bucket)
         device = bucket.buffer().device
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=[device] if device.type != "cpu" else [])
@@ -453,6 +514,12 @@ class Passed:
     def finds_changes(self) -> bool:
         """Returns whether gradients were changed since the latest pass."""
         return bool(self._ended) and not self._is_under_way and self._ended != self._seen(self._parameters)
+
+
+def _are_changed_in_passes(parameters: Iterable[torch.nn.Parameter]) -> bool:
+    """Returns whether the script has hooks that may change gradients when a pass has added to them, such as those of a share to
+    those of others."""
+    return any(one._post_accumulate_grad_hooks for one in parameters)
 
 
 def _versions(parameters: Iterable[torch.Tensor]) -> list[object]:

@@ -22,8 +22,8 @@ class WholeReplicas:
 
     living: tuple[DistributedDataParallel, ...] = ()
     """Wrappers that send buffers. FSDP sends none."""
-    is_last = True
-    """The gradients are summed after each loop over the batches of a step."""
+    is_last, sums_some = True, False
+    """The gradients of all modules are summed after each loop over the batches of a step."""
 
     def __init__(self, sharded: FullySharded, sums: Sums, rank: int) -> None:
         self.sums, self._sharded = sums, sharded
@@ -71,7 +71,7 @@ class WholeReplicas:
         Raises:
             Refused: something does.
         """
-        passed = self._passed = Passed(self.parameters, _contents) if self.sums.is_in_first_loops else None
+        passed = self._passed = Passed(self.parameters, _contents) if self.sums.is_in_first_steps else None
         try:
             yield
         finally:
