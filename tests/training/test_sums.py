@@ -411,6 +411,19 @@ def test_models_that_are_summed_while_others_are_not_are_noted(
     assert scene.sums.misuse.startswith("some models are in `no_sync()`")
 
 
+@pytest.mark.parametrize("team", [WHOLE, SMALL, WITH_PARTS], ids=["full size", "small", "parts"])
+def test_a_model_that_does_not_train_may_be_in_no_sync(team: Team, wrappers: DataParallel, rows: torch.Tensor) -> None:
+    """A teacher has no gradients that could be lost. Those of the model beside it are summed."""
+    scene = Scene(wrappers, nn.Linear(4, 3), team, rows)
+    other = DistributedDataParallel(nn.Linear(4, 3))
+    other.requires_grad_(False)
+    with other.no_sync():
+        scene.trains()
+    scene.agrees()
+    assert scene.sums.misuse == ""
+    assert scene.is_mean()
+
+
 @pytest.mark.parametrize("team", [SMALL, SMALL_WITH_PARTS, WITH_PARTS], ids=["small", "small with parts", "parts"])
 def test_a_pass_that_sums_too_early_is_refused(team: Team, wrappers: DataParallel, rows: torch.Tensor) -> None:
     """The script sets the flag of the wrapper in the loop, as if each batch were the last one."""

@@ -144,12 +144,21 @@ class DataParallel:
     @property
     def is_last(self) -> bool:
         """Returns whether passes that follow sum gradients over ranks: the script has not said `no_sync`."""
-        return all(ddp.require_backward_grad_sync for ddp in self.living)
+        return False not in self._sync_flags
 
     @property
     def sums_some(self) -> bool:
         """Returns whether passes that follow sum the gradients of some models, and not those of others."""
-        return len({ddp.require_backward_grad_sync for ddp in self.living}) > 1
+        return len(self._sync_flags) > 1
+
+    @property
+    def _sync_flags(self) -> set[bool]:
+        """Values of the flag that `no_sync` changes, without those of models that do not train, such as a teacher."""
+        flags = {ddp.require_backward_grad_sync for ddp in self.living}
+        if len(flags) < 2:
+            return flags
+        training = (wrapper.ddp() for wrapper in self._wrappers if wrapper.reduced)
+        return {ddp.require_backward_grad_sync for ddp in training if ddp is not None}
 
     def conclude(self) -> None:
         """Called when the batches of a step were gone through. Does nothing: the passes of the last share have summed."""
