@@ -14,6 +14,7 @@ from rekindle_training.adapter.gradients import Gradients
 from rekindle_training.adapter.snapshots import Snapshots, _Agreed
 from rekindle_training.adapter.trained import Trained
 from rekindle_training.snapshot_memory import SnapshotMemory
+from tests.training.standalone import Standalone, last_words
 from tests.training.test_adapter import rank_environment
 from tests.training.test_boundary import Counter
 from tests.training.test_elastic_sharded import in_replicas, sharded
@@ -79,3 +80,32 @@ def test_a_rank_may_hold_no_element_of_a_gradient_that_is_set_to_zero(sizes: tup
         gradients.remember(parameters)
         gradients.notice(parameters, is_one_of_several=False)
         assert not gradients.are_added
+
+
+SCALED = """
+import os
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+import rekindle_training
+
+rekindle_training.init_process_group()
+model = torch.nn.Linear(4, 2)
+fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, growth_interval=2)
+with rekindle_training.session(model, optimizer, state=[scaler], checkpoint_every=0, unique_shards=True) as training:
+    for step in training.steps(4):
+        with step:
+            scaler.scale(model(torch.ones(2, 4)).square().sum() * 64).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+os.write(1, f"final {scaler.get_scale() < 2.0**127}\\n".encode())
+"""
+
+
+async def test_shards_may_be_unscaled_by_the_step_of_a_scaler(alone: Standalone, tmp_path: Path) -> None:
+    """Ranks tell each other whether one of them overflows. That is done before the update, and no pass after it."""
+    (script := tmp_path / "scaled.py").write_text(SCALED)
+    assert last_words(await alone.run(script=str(script), ranks=2)) == ["final True"] * 2

@@ -17,13 +17,13 @@ def call_before_of(kind: Any, method: str, hook: Callable[..., None]) -> None:
     setattr(kind, method, hooked)
 
 
-def call_before(thing: Any, method: str, hook: Callable[[], None]) -> None:
-    """Calls the hook before a method of one object."""
+def call_before(thing: Any, method: str, hook: Callable[..., None]) -> None:
+    """Calls the hook before a method of one object, with that object and the method's arguments."""
     called = getattr(thing, method)
 
     @wraps(called)
     def hooked(*args: Any, **keywords: Any) -> Any:
-        hook()
+        hook(thing, *args, **keywords)
         return called(*args, **keywords)
 
     setattr(thing, method, hooked)

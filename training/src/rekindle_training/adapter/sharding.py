@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.amp.grad_scaler import OptState
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, empty
 from torch.distributed.tensor.placement_types import Placement
@@ -57,6 +58,13 @@ def version(tensor: torch.Tensor) -> int:
     operations on lists of DTensors (`torch._foreach_mul_`) are not counted.
     """
     return tensor._version + tensor._local_tensor._version if isinstance(tensor, DTensor) else tensor._version
+
+
+def has_scaled_shards(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> bool:
+    """Returns whether an optimizer has gradients that are sharded, and the script has not unscaled them in this step."""
+    if not scaler.is_enabled() or scaler._per_optimizer_states[id(optimizer)]["stage"] is not OptState.READY:
+        return False
+    return any(isinstance(one.grad, DTensor) for group in optimizer.param_groups for one in group["params"])
 
 
 def spread_as(held: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:

@@ -32,6 +32,7 @@ from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.places import LATE, UNREPEATABLE, Place, Refused, line_of_script
 from rekindle_training.adapter.rank import Rank
 from rekindle_training.adapter.rehearsal import Rehearsal, differing, own_parts
+from rekindle_training.adapter.sharding import has_scaled_shards
 from rekindle_training.adapter.state import Stateful, StateMismatch
 from rekindle_training.adapter.vote import Disagreement
 from rekindle_training.processor.gate import Join, Stand, WriteLast
@@ -126,7 +127,7 @@ class Attempts:
             if isinstance(thing, torch.optim.Optimizer):
                 thing.register_step_pre_hook(self._before_torchs)
             elif isinstance(thing, torch.amp.GradScaler):  # which may leave the optimizer's step out
-                call_before(thing, "step", self.before_update)
+                call_before(thing, "step", self._before_scalers)
 
     # The loop's side.
 
@@ -458,6 +459,15 @@ class Attempts:
             return result
 
         return args[:1], {**keywords, "closure": closed}
+
+    def _before_scalers(
+        self, scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer, *_args: object, **_keywords: object
+    ) -> None:
+        """Hook of GradScalers. To unscale shards, ranks tell each other whether they overflow, which they do while a step can be
+        repeated."""
+        if self._now.inside and not self._now.agreed and has_scaled_shards(scaler, optimizer):
+            scaler.unscale_(optimizer)
+        self.before_update()
 
     def before_update(self) -> None:
         """Waits until all ranks have all gradients of this step. Raises StepRepeated if the step is repeated instead."""
