@@ -39,7 +39,7 @@ from workflows.journal import Journal, event_of
 from workflows.leftover_pods import delete_backups
 from workflows.platform import Platform
 
-STAND = (About.RANKS, About.LINKS, About.CHECKS)
+STAND = (About.RANKS, About.LINKS, About.CHECKS, About.SIZE)
 """Subjects of modes that finish their work while training stands."""
 
 GIVEN = 64

@@ -1,5 +1,6 @@
 """Growth of a job that trains with fewer pods than it was started with. Success, failures, limits, faults meanwhile."""
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -193,6 +194,17 @@ async def test_no_answer_to_the_return_within_the_limit_restarts_the_job(tempora
         incident = await world.restarted(number=2)
         assert ladder(incident) == [(GROWS, ESCALATE), (RESTART, RECOVERED)]
         assert await missing(world) == ()
+
+
+async def test_a_return_ends_with_its_job(temporal: WorkflowEnvironment) -> None:
+    """The new pod is deleted. A job that was suspended may be resumed, and needs a new workflow then."""
+    async with small(temporal, Script(repairs=OFFERS)) as (world, peer):
+        peer.script.resumes = False
+        await peer.until(lambda: "upgrade" in peer.orders)
+        await world.tell(ids.Updates.END, "the job was suspended")
+        async with asyncio.timeout(60):
+            assert (await world.entity.result())["reason"] == "the job was suspended"
+        assert not [name for name in world.cluster.pods_by_name if "-hot-" in name]
 
 
 async def test_a_fault_while_a_new_pod_waits_for_a_node_comes_first(temporal: WorkflowEnvironment) -> None:

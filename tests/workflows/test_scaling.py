@@ -1,5 +1,6 @@
 """Scaling by request, and before a node goes away. Success, refusals, failures."""
 
+import asyncio
 from datetime import timedelta
 from typing import Any
 
@@ -8,6 +9,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from rekindle.client import Rekindle
 from rekindle.errors import BadInput, Refused
+from rekindle.ids import Updates
 from rekindle.model.fault import Decided, Fault
 from rekindle.model.incident import ModeRequest
 from rekindle.model.job import Job, SubHealthStrategy
@@ -224,6 +226,17 @@ async def test_no_answer_to_a_request_restarts_the_job(temporal: WorkflowEnviron
         await world.phase("training goes on with fewer pods")
         await world.skip(timedelta(minutes=15, seconds=1))
         assert ladder(await world.restarted()) == [(SCALES, ESCALATE), (RESTART, RECOVERED)]
+
+
+async def test_a_change_of_the_size_ends_with_its_job(temporal: WorkflowEnvironment) -> None:
+    """The training side of a job that was deleted gives no answer, for which up to a quarter of an hour was waited."""
+    job = elastic()
+    async with training(temporal, job, Script(repairs=OFFERS, resumes=False), without_spare(job)) as (world, peer):
+        await world.front(None, mode="Scaling", size=3)
+        await peer.until(lambda: "downgrade" in peer.orders)
+        await world.tell(Updates.END, "the job was deleted")
+        async with asyncio.timeout(60):
+            assert (await world.entity.result())["reason"] == "the job was deleted"
 
 
 def drained(**changes: Any) -> Job:
