@@ -6,7 +6,7 @@ ones are gone. Old pods that have ended, and that their scheduler has not delete
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
 from activities.clusters.port import Cluster
@@ -40,6 +40,8 @@ class MakingAnew:
     def __init__(self, cluster: Cluster, request: RecreationRequest) -> None:
         self._cluster, self._request = cluster, request
         self._held = {held.pod_rank: held for held in request.held}
+        self._together = _replicas(request.held)
+        """Pod ranks of each replica that comes as a whole, by its number."""
         self._goes_at: dict[str, float] = {}
         """Time at which a pod is deleted if it still exists, by UID."""
         self._ended: set[str] = set()
@@ -104,10 +106,11 @@ class MakingAnew:
 
     def _made(self, pods: Sequence[Pod]) -> Recreation:
         new = {rank: pod for pod in pods if (rank := rank_of(pod)) is not None and self._is_new(pod)}
-        first = sorted(new.items())[:MOST_MOVED]
+        whole = {rank: pod for rank, pod in new.items() if self._together.get(self._held[rank].replica, set()) <= new.keys()}
+        first = sorted(whole.items())[:MOST_MOVED]
         moved = [Switched(pod_rank=rank, before=self._old(rank), after=_ref(pod)) for rank, pod in first]
         missing = [self._why(rank, pods) for rank in sorted(self._held) if rank not in new]
-        return Recreation(moved=tuple(moved), came=tuple(sorted(new)), missing=few(missing))
+        return Recreation(moved=tuple(moved), came=tuple(sorted(whole)), missing=few(missing))
 
     def _is_new(self, pod: Pod) -> bool:
         stays = not self._goes(pod) and pod.metadata.deletion_timestamp is None
@@ -122,6 +125,14 @@ class MakingAnew:
             return f"nobody has recreated the pod of pod rank {rank}"
         waiting = next((pod for pod in own if not self._goes(pod)), None)
         return f"pod {waiting.metadata.name} has no node" if waiting else f"pod {own[0].metadata.name} has not gone"
+
+
+def _replicas(held: Iterable[Held]) -> dict[int | None, set[int]]:
+    found: dict[int | None, set[int]] = {}
+    for one in held:
+        if one.replica is not None:
+            found.setdefault(one.replica, set()).add(one.pod_rank)
+    return found
 
 
 def _now() -> float:

@@ -133,18 +133,26 @@ class Scaling(NewPods):
     async def _there(self, pods: tuple[int, ...]) -> tuple[int, ...]:
         """Returns the pod ranks whose pods another component has created, when these have nodes.
 
-        It creates all of them for a training side that needs that. Otherwise any missing ranks will do, as many as these, unless
-        a replica has several pods.
+        It creates all of them for a training side that needs that. Otherwise any missing replicas will do, as many as these. Only
+        pods of these ranks are waited for if no replica has all of its pods.
         """
-        small = self.context.small
+        small, layout = self.context.small, self.context.job.layout
         assert small is not None, "pods are missing"
         come = pods if self.side.controller_recreates else elastic.come(small, await holders_now(self))
-        if self.context.job.layout.pods_per_replica > 1:
-            come = tuple(rank for rank in come if rank in pods)
+        whole = layout.whole_among(come)
+        come = whole or tuple(rank for rank in come if rank in pods)
         if not come:
             return ()
         enough = min(len(pods), len(come))
-        held = tuple(Held(pod_rank=rank, holder=small.old.get(rank, ""), told=False) for rank in come)
+        held = tuple(
+            Held(
+                pod_rank=rank,
+                holder=small.old.get(rank, ""),
+                told=False,
+                replica=layout.replica_of(rank) if whole else None,
+            )
+            for rank in come
+        )
         async with self.phase("new pods start"):
             until = workflow.now() + self.context.job.limits.backup_scheduled
             making = steps.make_anew(self.context.job.id, held, self.context.lost_nodes, until, enough)

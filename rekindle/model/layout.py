@@ -1,6 +1,6 @@
 """Ranks of a job and the pods that they run in. All pods have the same number of ranks, and ranks are ordered by pod rank."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 
@@ -26,12 +26,21 @@ class Layout(NamedTuple):
         size = self.pods_per_replica
         return tuple(replica * size + place for replica in self._replicas_of(pod_ranks) for place in range(size))
 
+    def replica_of(self, pod_rank: int) -> int:
+        """Returns the number of the replica of which a pod is a part."""
+        return pod_rank // self.pods_per_replica
+
+    def whole_among(self, pod_ranks: Collection[int]) -> tuple[int, ...]:
+        """Returns those of these pod ranks whose replica has all of its pods among them, in ascending order."""
+        among = set(pod_ranks)
+        return tuple(rank for rank in self.whole_replicas(among) if among.issuperset(self.whole_replicas((rank,))))
+
     def replicas_without(self, pod_ranks: Iterable[int]) -> int:
         """Returns the number of replicas of which none of these pods is a part."""
         return self.replicas - len(self._replicas_of(pod_ranks))
 
     def _replicas_of(self, pod_ranks: Iterable[int]) -> list[int]:
-        return sorted({pod_rank // self.pods_per_replica for pod_rank in pod_ranks})
+        return sorted({self.replica_of(pod_rank) for pod_rank in pod_ranks})
 
     def ranks_of(self, pod_rank: int) -> range:
         """Returns the ranks of one pod."""

@@ -305,6 +305,24 @@ async def test_of_pods_that_others_make_the_one_with_a_node_is_taken(temporal: W
         assert list(peer.received[-1].nodeRankIds) == ["3"]
 
 
+async def test_of_replicas_that_others_make_the_one_whose_pods_have_nodes_is_taken(temporal: WorkflowEnvironment) -> None:
+    """The scheduler has given nodes to the second missing replica, and to one pod of the first one."""
+    job = soon(pods=6, elastic=Elastic(pods=2, wait=timedelta(0)))
+    cluster = without_spare(job)
+    async with training(temporal, job, Script(repairs=OFFERS), cluster) as (world, peer):
+        await world.look()
+        for number, pod_rank in enumerate((2, 4), 1):
+            await lose(world, pod_rank)
+            left = tuple(range(2, 2 + 2 * number))
+            await world.settled(lambda status, left=left: elastic_policy.missing_of(status.state.small) == left)
+        for pod_rank, node in ((2, "node-8"), (3, ""), (4, "node-9"), (5, "node-10")):
+            phase = PodPhase.RUNNING if node else PodPhase.PENDING
+            cluster._put(cluster._pod(f"{job.name}-worker-{pod_rank}", pod_rank, node, phase))
+        await world.look()
+        await world.settled(lambda status: elastic_policy.missing_of(status.state.small) == (2, 3))
+        assert list(peer.received[-1].nodeRankIds) == ["4", "5"]
+
+
 async def test_a_job_whose_pods_cannot_be_moved_gets_those_back_that_others_make(temporal: WorkflowEnvironment) -> None:
     """Rekindle may make none for it. Its controller does."""
     job = soon(unmovable="its Jobs are placed exclusively")

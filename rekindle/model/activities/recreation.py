@@ -19,6 +19,9 @@ class Held(Value):
     told: bool
     """True if the training side ordered the pod to exit: it then ends by itself."""
 
+    replica: int | None = None
+    """Number of the replica of which the pod is a part, and that comes as a whole. None: the pod comes by itself."""
+
     def is_held_by(self, uid: str) -> bool:
         """Returns whether the pod with this UID is the one that is to end."""
         return bool(self.holder) and uid.startswith(self.holder)
@@ -40,7 +43,7 @@ class Recreation(Value):
     """The first of these pods."""
 
     came: Ranks = ()
-    """Pod ranks of all of them."""
+    """Pod ranks of all of them, without those of replicas that are not whole."""
 
     missing: Text = ""
     """Description of the pods that are still missing. Empty: all pods are there."""
