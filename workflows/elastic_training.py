@@ -9,7 +9,6 @@ from temporalio import workflow
 
 from rekindle.ids import Workflows
 from rekindle.model.dialogue import Report, Strategy
-from rekindle.model.elastic import Resized
 from rekindle.model.incident import ModeRequest, RecoveryContext
 from rekindle.model.mode import Mode
 from rekindle.model.verdict import Verdict
@@ -93,6 +92,5 @@ class ElasticTraining(ProcessLevel):
     def ended(self, verdict: Verdict) -> Verdict:
         if not self.left:
             return verdict
-        nodes = elastic.nodes_left(self.context.situation.faults, self.left)
         attempt = self.situation.attempt if self.side.returns_at_once else ""
-        return verdict.with_(resized=Resized(left=self.left, nodes=nodes, attempt=attempt))
+        return verdict.with_(resized=elastic.leave(self.left, self.context.situation.faults, attempt=attempt))

@@ -279,7 +279,8 @@ def answered(state: JobState, request_id: str, verdict: Verdict) -> JobState:
     The verdict is stored, so that a repeated request does not begin the mode again. The latest ones contain what was moved, and
     which pods have left or come back.
     """
-    whole = history.short(verdict, LONGEST_NOTE).with_(switched=verdict.switched[:1], resized=verdict.resized)
+    resized = verdict.resized and verdict.resized.model_copy(update={"places": ()})
+    whole = history.short(verdict, LONGEST_NOTE).with_(switched=verdict.switched[:1], resized=resized)
     answer = Answered(id=request_id, verdict=whole)
     waiting = None if state.request and state.request.id == request_id else state.request
     known = [

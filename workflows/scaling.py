@@ -107,8 +107,7 @@ class Scaling(NewPods):
         async with self.phase("training goes on with fewer pods"):
             order = orders.change_strategy(job.id, self.situation.attempt, Strategy.DOWNGRADE, pods=pods)
             report = await self._answered(order, job.limits.scale_in, Outcome.REFUSED)
-        nodes = elastic.nodes_left(self.context.situation.faults, pods)
-        self.resized = Resized(left=pods, nodes=nodes, by_hand=bool(self.request.requested_by))
+        self.resized = elastic.leave(pods, self.context.situation.faults, by_hand=bool(self.request.requested_by))
         async with self.phase("pods that have left are deleted"):
             note = await deleted(self, pods)
         return "; ".join(filter(None, (f"{elastic.named(pods)} left: {report.info}", note)))

@@ -37,6 +37,9 @@ class Resized(Value):
     nodes: tuple[str, ...] = ()
     """Nodes of the replicas that have left, if they are lost or are to be left."""
 
+    places: tuple[Ranks, ...] = ()
+    """Pod ranks that have left each of these nodes, in their order. Empty: an earlier version did not say, or they are many."""
+
     by_hand: bool = False
     """True if a person has set the size."""
 
@@ -53,6 +56,9 @@ class Small(Value):
 
     nodes: tuple[str, ...] = ()
     """Nodes that the missing replicas have left because they are lost, faulty or drained."""
+
+    places: tuple[Ranks, ...] = ()
+    """Missing pod ranks that have left each of these nodes. See `Resized.places`."""
 
     by_hand: bool = False
     """True if a person has set the size. It does not grow beyond it by itself then."""

@@ -128,10 +128,10 @@ def test_the_words_about_a_small_job_say_what_it_waits_for() -> None:
 def test_pods_that_leave_and_come_back_change_the_size_once() -> None:
     """The same verdict may be applied twice. The time of the first loss stays."""
     state, later = JobState(job=JOB, holders=PODS), NOW + timedelta(hours=1)
-    gone = verdict(resized=Resized(left=(2,), nodes=("node-2",)))
+    gone = verdict(resized=elastic.leave((2,), (lost(2, node="node-2"),)))
     once = elastic.resized(state, gone, NOW)
     pause = JOB.limits.grow_again
-    same: dict[str, Any] = {"since": NOW, "nodes": ("node-2",)}
+    same: dict[str, Any] = {"since": NOW, "nodes": ("node-2",), "places": ((2,),)}
     assert once.small == Small(**same, missing=(2,), lingering=(2,), old={2: "uid-2"}, try_at=NOW + pause)
     assert elastic.resized(once, gone, later) == once
     both = elastic.resized(once, verdict(resized=Resized(left=(3,))), later)
@@ -139,9 +139,26 @@ def test_pods_that_leave_and_come_back_change_the_size_once() -> None:
     assert both.small == Small(**same, missing=(2, 3), lingering=(2, 3), old=old, try_at=later + pause)
     assert both.holders == ("uid-0", "uid-1", "", "")
     back = elastic.resized(both, verdict(resized=Resized(came=(2,))), later)
-    assert back.small == Small(**same, missing=(3,), lingering=(3,), old={3: "uid-3"})
+    assert back.small == Small(since=NOW, missing=(3,), lingering=(3,), old={3: "uid-3"})
     assert elastic.resized(back, verdict(resized=Resized(came=(3,))), later).small is None
     assert elastic.resized(both, verdict(restarted_at=later), later).small is None
+
+
+def test_only_nodes_of_pods_that_are_missing_are_named() -> None:
+    """Some pods are back. A node is named that another pod has left too, or whose pods an earlier version did not say."""
+    faults = (lost(1, 2, node="node-1"), lost(3, node="node-3"), lost(2, node="node-2", kind=FaultKind.PROCESS))
+    gone = elastic.leave((1, 2, 3), faults)
+    assert (gone.nodes, gone.places) == (("node-1", "node-3"), ((1, 2), (3,)))
+    state = elastic.resized(JobState(job=JOB, holders=PODS), verdict(resized=gone), NOW)
+    back = elastic.resized(state, verdict(resized=Resized(came=(1, 3))), NOW)
+    assert elastic.words(back, "14:02") == "3 of 4 replicas, since 14:02, node-1 lost, waits for one node"
+    assert state.small
+    before = state.with_(small=state.small.model_copy(update={"places": ()}))
+    for change in (Resized(came=(1,)), elastic.leave((1,), (lost(1, node="node-3"),)), Resized(came=(1, 2))):
+        before = elastic.resized(before, verdict(resized=change), NOW)
+        assert before.small
+        assert (before.small.nodes, before.small.places) == (("node-1", "node-3"), ((), ()))
+    assert elastic.leave(range(90), (lost(*range(90), node="node-1"),)).places == ((),)
 
 
 def test_a_fault_of_missing_pods_alone_is_none() -> None:

@@ -64,13 +64,14 @@ VERDICT = Verdict(
     left_behind=(OLD,),
     failed_on=("node-3",),
     again="a node on which they start",
-    resized=Resized(left=(1,), nodes=("node-1",), attempt="uuid"),
+    resized=Resized(left=(1,), nodes=("node-1",), places=((1,),), attempt="uuid"),
     went_on_at=NOW,
 )
 SMALL = Small(
     since=NOW,
     missing=(1,),
     nodes=("node-1",),
+    places=((1,),),
     by_hand=True,
     size=2,
     attempt="uuid",

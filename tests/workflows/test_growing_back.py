@@ -314,7 +314,7 @@ async def test_of_replicas_that_others_make_the_one_whose_pods_have_nodes_is_tak
         for number, pod_rank in enumerate((2, 4), 1):
             await lose(world, pod_rank)
             left = tuple(range(2, 2 + 2 * number))
-            await world.settled(lambda status, left=left: elastic_policy.missing_of(status.state.small) == left)
+            await world.settled(lambda status, left=left: elastic_policy.missing_of(status.state.small) == left)  # type: ignore[misc]
         for pod_rank, node in ((2, "node-8"), (3, ""), (4, "node-9"), (5, "node-10")):
             phase = PodPhase.RUNNING if node else PodPhase.PENDING
             cluster._put(cluster._pod(f"{job.name}-worker-{pod_rank}", pod_rank, node, phase))

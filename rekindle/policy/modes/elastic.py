@@ -1,11 +1,11 @@
 """Decides about the size of a job: which pods may leave, what is seen of pods that are missing, and when they are to come back.
 Pure."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from rekindle.model.bounds import few, numbered
-from rekindle.model.elastic import Small
+from rekindle.model.elastic import Resized, Small
 from rekindle.model.fault import UNKNOWN_HOLDER, Fault, FaultKind, Sighting
 from rekindle.model.incident import Incident, RecoveryContext
 from rekindle.model.job import Job
@@ -19,6 +19,9 @@ NOT_ELASTIC = f"its owner allows no other size than that with which it was start
 
 MOST_NODES = 10
 """Maximum number of nodes that are remembered of missing replicas, for people."""
+
+MOST_PLACED = 16
+"""Maximum number of missing pod ranks that are remembered for a node. One with more is named until all replicas are back."""
 
 MOST_HOLDERS = 256
 """Maximum number of missing replicas of which the last holders are remembered. For any other one, a pod counts as another one
@@ -229,13 +232,14 @@ def resized(state: JobState, verdict: Verdict, now: datetime) -> JobState:
         return state
     if not missing:
         return state.with_(small=None)
-    nodes = tuple(dict.fromkeys((*before.nodes, *change.nodes)))[-MOST_NODES:] if change.left else before.nodes
+    nodes, places = _named(_nodes_after(before, change, missing))
     try_at = now + state.job.limits.grow_again if change.left else None
     left = {rank: state.holders[rank] for rank in change.left if rank < len(state.holders)}
     small = Small(
         since=before.since,
         missing=missing,
         nodes=nodes,
+        places=places,
         by_hand=change.by_hand or before.by_hand,
         size=state.job.layout.replicas_without(missing) if change.by_hand else before.size,
         attempt=change.attempt or before.attempt,
@@ -246,10 +250,35 @@ def resized(state: JobState, verdict: Verdict, now: datetime) -> JobState:
     return without_missing(state.with_(small=small))
 
 
-def nodes_left(faults: Iterable[Fault], pods: Collection[int]) -> tuple[str, ...]:
-    """Returns the nodes that these pods leave because of faults."""
-    about = [fault for fault in faults if fault.node and not fault.backup and {*fault.pod_ranks} & {*pods}]
-    return tuple(dict.fromkeys(fault.node for fault in about if fault.kind is not FaultKind.PROCESS))[:MOST_NODES]
+def leave(pods: Collection[int], faults: Iterable[Fault], *, by_hand: bool = False, attempt: str = "") -> Resized:
+    """Returns the change of the size by which these pods leave. Nodes are those that they leave because of these faults."""
+    found: dict[str, set[int]] = {}
+    for fault in faults:
+        ranks = {*fault.pod_ranks} & {*pods}
+        if fault.node and ranks and not fault.backup and fault.kind is not FaultKind.PROCESS:
+            found.setdefault(fault.node, set()).update(ranks)
+    nodes, places = _named({node: found[node] for node in [*found][:MOST_NODES]})
+    return Resized(left=tuple(pods), nodes=nodes, places=places, by_hand=by_hand, attempt=attempt)
+
+
+def _named(ranks: Mapping[str, Collection[int]]) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
+    """Returns nodes with the pod ranks that have left them. Those of very many are left out."""
+    return tuple(ranks), tuple(tuple(sorted(of)) if len(of) <= MOST_PLACED else () for of in ranks.values())
+
+
+def _nodes_after(before: Small, change: Resized, missing: Collection[int]) -> dict[str, Collection[int]]:
+    """Returns the nodes that missing pods have left, each with their pod ranks. Empty ones: they are not known."""
+    known = _places(before)
+    for node, ranks in _places(change).items():
+        is_known = bool(ranks) and bool(known.get(node, ranks))
+        known[node] = {*known.get(node, ()), *ranks} if is_known else set()
+    latest = [*known.items()][-MOST_NODES:]
+    return {node: ranks & {*missing} for node, ranks in latest if not ranks or ranks & {*missing}}
+
+
+def _places(of: Small | Resized) -> dict[str, set[int]]:
+    places = (*of.places, *((),) * len(of.nodes))
+    return {node: {*ranks} for node, ranks in zip(of.nodes, places, strict=False)}
 
 
 # ---- pods that are missing are no faults

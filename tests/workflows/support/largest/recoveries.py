@@ -40,7 +40,9 @@ def verdict(job: Job) -> Verdict:
 def resized(job: Job) -> Resized:
     """Returns a change of the size in which every second pod leaves."""
     nodes = tuple(a_name(number) for number in range(elastic.MOST_NODES))
-    return Resized(left=tuple(range(0, job.pods, 2)), nodes=nodes, by_hand=True, attempt="u" * 50)
+    left = tuple(range(0, job.pods, 2))
+    places = (left[-elastic.MOST_PLACED :],) * len(nodes)
+    return Resized(left=left, nodes=nodes, places=places, by_hand=True, attempt="u" * 50)
 
 
 def situation(job: Job) -> Situation:

@@ -59,6 +59,7 @@ def smallest(job: Job) -> Small:
         since=NOW,
         missing=missing,
         nodes=tuple(a_name(number) for number in range(elastic.MOST_NODES)),
+        places=(missing[-elastic.MOST_PLACED :],) * elastic.MOST_NODES,
         by_hand=True,
         size=999_999,
         attempt="u" * 50,
