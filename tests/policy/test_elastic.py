@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rekindle.model.attachment import Attachment, Progress
 from rekindle.model.elastic import Elastic, Resized, Small, accepted_elastic, is_named, read_elastic
-from rekindle.model.fault import HOLDERS, UNKNOWN_HOLDER, WATCHER, Decided, Fault, FaultKind, Sighting
+from rekindle.model.fault import EXPECTED_HOLDER, HOLDERS, UNKNOWN_HOLDER, WATCHER, Decided, Fault, FaultKind, Sighting
 from rekindle.model.incident import Incident, ModeRequest
 from rekindle.model.job import Job, JobId, SubHealthStrategy
 from rekindle.model.mode import Mode, Outcome
@@ -333,6 +333,17 @@ def test_pods_of_any_number_of_missing_replicas_are_told_from_those_that_have_le
     assert gone
     assert (gone.lingering, gone.there) == ((), ())
     assert elastic.come(gone, tuple(f"n{rank}" for rank in range(count + 1))) == left
+
+
+def test_a_pod_that_was_not_seen_yet_when_it_left_is_no_pod_that_comes() -> None:
+    """Pods of a restart are expected, and whichever is seen first has the rank. One that has left then is seen to be gone first."""
+    expected = JobState(job=JOB, holders=(*PODS[:2], EXPECTED_HOLDER, PODS[3]))
+    state = elastic.resized(expected, verdict(resized=Resized(left=(2,))), NOW)
+    assert state.small
+    assert (state.small.old, elastic.come(state.small, PODS)) == ({}, ())
+    gone = elastic.pods_that_come(state, Sighting(holders=(*PODS[:2], "", PODS[3]))).small
+    assert gone
+    assert elastic.come(gone, (*PODS[:2], "uid-9", PODS[3])) == (2,)
 
 
 def test_a_pod_that_has_left_is_deleted_as_long_as_it_is_seen() -> None:

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from rekindle.model.bounds import few, numbered
 from rekindle.model.elastic import Resized, Small
-from rekindle.model.fault import UNKNOWN_HOLDER, Fault, FaultKind, Sighting
+from rekindle.model.fault import EXPECTED_HOLDER, UNKNOWN_HOLDER, Fault, FaultKind, Sighting
 from rekindle.model.incident import Incident, RecoveryContext
 from rekindle.model.job import Job
 from rekindle.model.keys import ELASTIC
@@ -234,7 +234,7 @@ def resized(state: JobState, verdict: Verdict, now: datetime) -> JobState:
         return state.with_(small=None)
     nodes, places = _named(_nodes_after(before, change, missing))
     try_at = now + state.job.limits.grow_again if change.left else None
-    left = {rank: state.holders[rank] for rank in change.left if rank < len(state.holders)}
+    left = {rank: uid for rank, uid in _held(change.left, state.holders) if uid not in (UNKNOWN_HOLDER, EXPECTED_HOLDER)}
     small = Small(
         since=before.since,
         missing=missing,
