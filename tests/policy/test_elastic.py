@@ -336,7 +336,7 @@ def test_pods_of_any_number_of_missing_replicas_are_told_from_those_that_have_le
 
 
 def test_a_pod_that_was_not_seen_yet_when_it_left_is_no_pod_that_comes() -> None:
-    """Pods of a restart are expected, and whichever is seen first has the rank. One that has left then is seen to be gone first."""
+    """Whichever pod of a restart is seen first has the rank. One that has left by then is seen to be gone first."""
     expected = JobState(job=JOB, holders=(*PODS[:2], EXPECTED_HOLDER, PODS[3]))
     state = elastic.resized(expected, verdict(resized=Resized(left=(2,))), NOW)
     assert state.small
