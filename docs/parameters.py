@@ -27,9 +27,10 @@ rekindle render job.yaml        # the variables that would be injected, and the 
 rekindle parameters -o json     # a JSON schema of labels and annotations
 ```
 
-`check` reads AscendJob, Volcano's Job, Job, JobSet, PyTorchJob, TrainJob and TrainingJob. Other objects of the file are read
-too, such as the ConfigMap of an AscendJob. An error is a setting that does not work, and the exit code is 2. A warning is a
-setting that probably does not do what its owner expects.
+`check` reads AscendJob, Volcano's Job, Job, JobSet, PyTorchJob, TrainJob and TrainingJob. Rekindle serves no job of Volcano: of
+those only the parameters of MindCluster are checked. Other objects of the file are read too, such as the ConfigMap of an
+AscendJob. An error is a setting that does not work, and the exit code is 2. A warning is a setting that probably does not do what
+its owner expects.
 """
 
 OF_PLACE = """

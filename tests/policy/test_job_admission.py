@@ -27,6 +27,7 @@ from rekindle.policy.parameters.admission import (
 )
 from rekindle.policy.parameters.job_file import jobs_of
 from rekindle.policy.parameters.kinds.table import KINDS
+from rekindle.policy.parameters.pods import NOT_SERVED
 from tests.policy.broken_jobs import FOLDER, RECIPE
 from tests.support.cluster import ROOT
 from tests.support.json_patch import patched
@@ -248,11 +249,13 @@ def test_a_wrong_job_is_refused_with_field_and_fix(file: Path) -> None:
 
 @every_kind
 def test_a_right_job_is_admitted(file: Path) -> None:
-    """A live object has more fields than a file: they are no parameters."""
+    """A live object has more fields than a file: they are no parameters. Of a kind that is not served only that is said."""
     job = job_of(file)
     job["metadata"] |= {"uid": "u", "generation": 1, "managedFields": [{"manager": "kubectl"}], "creationTimestamp": "now"}
     job["status"] = {"active": 1}
-    assert validated(created(admitted(job)), LIMITS) == Verdict()
+    (read,) = jobs_of(yaml.safe_dump(job))
+    told = () if read.row.is_served else (f"kind: {NOT_SERVED}",)
+    assert validated(created(admitted(job)), LIMITS) == Verdict(warnings=told)
 
 
 @pytest.mark.parametrize("file", sorted(ROOT.glob("examples/kubernetes/*.yaml")), ids=lambda file: file.stem)

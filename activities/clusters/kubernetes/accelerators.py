@@ -1,34 +1,19 @@
-"""Names of extended resources that are accelerators. Network devices and the like have names of the same form.
-
-Used by `objects.py`, which counts ranks by them.
-"""
+"""Extended resources that are accelerators in this installation. Used by `objects.py`, which counts ranks by them."""
 
 from functools import cache
 from typing import Any
 
+from rekindle.model import accelerators
 from rekindle.model.rules import is_like
 from rekindle.settings import read_settings
 
-KNOWN = (
-    *("nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-*", "amd.com/gpu", "gpu.intel.com/*", "habana.ai/gaudi"),
-    *("huawei.com/Ascend*", "huawei.com/npu", "google.com/tpu", "cloud-tpus.google.com/*"),
-    *("aws.amazon.com/neuron", "aws.amazon.com/neuroncore", "aws.amazon.com/neurondevice"),
-    *("cambricon.com/*mlu*", "hygon.com/dcu", "enflame.com/gcu", "iluvatar.com/gpu", "iluvatar.ai/gpu", "metax-tech.com/gpu"),
-    *("mthreads.com/gpu", "birentech.com/gpu", "kunlunxin.com/xpu", "tenstorrent.com/*", "furiosa.ai/*", "rebellions.ai/*"),
-)
-"""Names as device plugins publish them; `*` stands for anything."""
-
-AWS = "aws.amazon.com/"
-
 
 def count(amounts: dict[str, Any]) -> int:
-    """Returns how many accelerators are among these amounts of resources, by name. AWS gives the same device three names."""
-    counts = {name: int(amount) for name, amount in amounts.items() if is_accelerator(name) and str(amount).isdecimal()}
-    of_aws = [amount for name, amount in counts.items() if name.startswith(AWS)]
-    return sum(amount for name, amount in counts.items() if not name.startswith(AWS)) + max(of_aws, default=0)
+    """Returns how many accelerators are among these amounts of resources, by name."""
+    return accelerators.count(amounts, is_accelerator)
 
 
 @cache
 def is_accelerator(resource: str) -> bool:
-    """Returns whether a resource of this name is an accelerator, by the list above or by the setting `accelerators`."""
-    return any(is_like(resource, pattern) for pattern in (*KNOWN, *read_settings().accelerators))
+    """Returns whether a resource of this name is an accelerator, by the known names or by the setting `accelerators`."""
+    return accelerators.is_known(resource) or any(is_like(resource, pattern) for pattern in read_settings().accelerators)

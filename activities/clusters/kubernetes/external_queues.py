@@ -10,11 +10,10 @@ from collections.abc import Mapping
 
 from activities.clusters.api_server import Object
 from activities.clusters.kubernetes.kind import Workload
+from rekindle.model import other_controllers
 
 KUEUE = "kueue.x-k8s.io/"
 """Prefix of the keys of all labels and annotations of Kueue."""
-
-QUEUE_NAME = f"{KUEUE}queue-name"
 
 ASKED_OF_KUEUE = f"{KUEUE}podset-"
 """Prefix of the annotations by which an owner requests something of Kueue, such as the topology that all pods share."""
@@ -27,27 +26,22 @@ STAYS: Mapping[str, str] = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "f
 GIVES_WAY: Mapping[str, str] = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}
 """Annotations of a standby: the autoscaler keeps no node for it."""
 
-LONGEST = 120
-"""Maximum length of quoted text."""
-
 
 def queue_of(job: Workload) -> str:
     """Describes the component that decides when the job's pods run; empty: the job's controller, which follows our requests."""
     spec = job.object["spec"]
     manager = str(spec.get("managedBy") or spec.get("runPolicy", {}).get("managedBy") or "")
-    if manager and manager != job.kind.own_manager:
-        return f"controller {manager[:LONGEST]!r} (managedBy)"
-    if job.kind.is_queued and (queue := _queue_name(job)):
-        return f"Kueue, queue {queue[:LONGEST]!r}"
     specs = [template.body.get("spec", {}) for template in job.templates]
-    gates = [gate["name"] for spec in specs for gate in spec.get("schedulingGates", ())]
-    return f"the controller that removes the scheduling gate {str(gates[0])[:LONGEST]!r}" if gates else ""
+    gates = (str(gate["name"]) for spec in specs for gate in spec.get("schedulingGates", ()))
+    return other_controllers.decides(
+        "" if manager == job.kind.own_manager else manager, _queue_name(job) if job.kind.is_queued else "", gates
+    )
 
 
 def _queue_name(job: Workload) -> str:
     """Returns the queue name on the job's object; empty: it has none."""
     labels = job.metadata.get("labels", {})
-    return str(labels.get(QUEUE_NAME) or job.annotation(QUEUE_NAME))
+    return str(labels.get(other_controllers.QUEUE_NAME) or job.annotation(other_controllers.QUEUE_NAME))
 
 
 def is_queues_own(key: str) -> bool:

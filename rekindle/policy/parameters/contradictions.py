@@ -72,7 +72,7 @@ def _switches(job: JobFile, wishes: Wishes) -> Iterator[Finding]:
 def _of_mindcluster(job: JobFile, wishes: Wishes) -> Iterator[Finding]:
     yield from _of_volcano(job, wishes)
     retries = f"{LABELS}.{keys.FAULT_RETRY_TIMES}"
-    if wishes.processes and job.label(keys.FAULT_RETRY_TIMES) in (None, "0"):
+    if job.row.of_operator and wishes.processes and job.label(keys.FAULT_RETRY_TIMES) in (None, "0"):
         words = (
             "the Ascend Operator fails the job for good with its first failed pod, so that faults of software are not recovered"
         )

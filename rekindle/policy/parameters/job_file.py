@@ -157,6 +157,16 @@ class JobFile:
         return [container for template in self.templates for container in template.containers]
 
     @property
+    def workers(self) -> tuple[Template, ...]:
+        """Templates of the pods that have ranks, those with the first ranks first."""
+        return tuple(template for template in self.templates if not template.is_manager)
+
+    @property
+    def pods(self) -> int:
+        """Number of pods that have ranks."""
+        return sum(template.replicas for template in self.workers)
+
+    @property
     def side(self) -> TrainingSide:
         """Training side of the job. An unknown one has its own finding, and counts as the usual one of the kind."""
         said = self.annotation(keys.TRAINING_SIDE)

@@ -7,11 +7,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from rekindle.errors import BadInput
-from rekindle.model import keys, own_annotations
+from rekindle.model import accelerators, keys, other_controllers, own_annotations
 from rekindle.model.attachment import Attachment, Progress
 from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, PodTemplate
 from rekindle.model.job import Job, asks_for_graceful_tolerance
 from rekindle.model.manifest import job_of, parsed
+from rekindle.model.other_controllers import QUEUE_NAME
 from rekindle.model.own_annotations import RANK_COUNTS, count_of
 from rekindle.model.sizes import LONGEST_LABEL
 from rekindle.model.state import JobState
@@ -19,10 +20,8 @@ from rekindle.policy.modes.chances import Chance, chances
 from rekindle.policy.parameters.catalog import PARAMETERS
 from rekindle.policy.parameters.findings import Finding, error
 from rekindle.policy.parameters.job_file import JobFile
-from rekindle.policy.parameters.reading import as_text, digits, mapping, sequence
-
-ACCELERATORS = ("huawei.com/Ascend910", "huawei.com/npu", "nvidia.com/gpu", "amd.com/gpu")
-"""Extended resources of which a pod has as many as ranks, unless an annotation says otherwise."""
+from rekindle.policy.parameters.pods import NOT_SERVED
+from rekindle.policy.parameters.reading import as_text, mapping, sequence, text
 
 _CHECKED = {parameter.name for parameter in PARAMETERS}
 _ATTACHED = Attachment(queue="", session="", since=datetime.min.replace(tzinfo=UTC))
@@ -58,7 +57,8 @@ def registered(job: JobFile) -> Job:
 
 def modes(job: JobFile) -> tuple[Chance, ...]:
     """Returns what speaks against each mode, for a job that trains and to which nothing has happened. Raises as `registered`."""
-    return chances(JobState(job=registered(job), registered=True, introduced=True, attachment=_ATTACHED, progress=_STARTED))
+    found = chances(JobState(job=registered(job), registered=True, introduced=True, attachment=_ATTACHED, progress=_STARTED))
+    return found if job.row.is_served else tuple(one.model_copy(update={"against": (NOT_SERVED,)}) for one in found)
 
 
 def _object(job: JobFile) -> JobObject:
@@ -70,6 +70,8 @@ def _object(job: JobFile) -> JobObject:
     if len(job.name) > LONGEST_LABEL:
         words = f"{len(job.name)} characters are too many: its pods are found by a label with this name, which has at most"
         raise BadInput(f"metadata.name: {words} {LONGEST_LABEL}")
+    if job.templates and not job.workers:
+        raise BadInput("spec: no pods carry ranks: every template is one of a manager")
     return JobObject(
         kind=job.kind,
         traits=job.row.traits,
@@ -80,7 +82,7 @@ def _object(job: JobFile) -> JobObject:
             annotations=annotations,
         ),
         spec=JobSpec(
-            pods=max(1, sum(template.replicas for template in job.templates)),
+            pods=max(1, job.pods),
             ranks_per_pod=_ranks_per_pod(job),
             template=PodTemplate(command=("training",)),
             training_side=annotations.get(keys.TRAINING_SIDE) or job.row.side,
@@ -88,7 +90,27 @@ def _object(job: JobFile) -> JobObject:
             limits=own_annotations.limits(annotations.get(keys.LIMITS, "")),
         ),
         graceful_tolerance=asks_for_graceful_tolerance(labels, annotations, variables),
+        queue=_queue(job),
+        unmovable=_unmovable(job),
     )
+
+
+def _queue(job: JobFile) -> str:
+    """Describes the component that decides when the job's pods run. Empty: its own controller."""
+    spec = mapping(job.document.get("spec"))
+    manager = text(spec.get("managedBy")) or text(mapping(spec.get("runPolicy")).get("managedBy")) or ""
+    queue = as_text(job.labels.get(QUEUE_NAME)) or as_text(job.annotations.get(QUEUE_NAME)) if job.row.is_queued else ""
+    gates = (mapping(gate).get("name") for template in job.templates for gate in sequence(template.spec.get("schedulingGates")))
+    return other_controllers.decides("" if manager == job.row.own_manager else manager, queue, map(as_text, gates))
+
+
+def _unmovable(job: JobFile) -> str:
+    """Returns why no other pod can take the place of one of the job's pods. Empty: one can."""
+    if job.kind != "JobSet":
+        return ""
+    jobs = sequence(mapping(job.document.get("spec")).get("replicatedJobs"))
+    templates = (mapping(mapping(mapping(one).get("template")).get("metadata")) for one in jobs)
+    return other_controllers.unmovable((job.annotations, *(mapping(one.get("annotations")) for one in templates)))
 
 
 def _strings(written: Mapping[str, Any]) -> dict[str, str]:
@@ -98,13 +120,10 @@ def _strings(written: Mapping[str, Any]) -> dict[str, str]:
 def _ranks_per_pod(job: JobFile) -> int:
     if ranks := own_annotations.ranks_per_pod(job.annotation(keys.RANKS_PER_POD) or ""):
         return ranks
-    for template in sorted(job.templates, key=lambda template: template.is_manager):
+    for template in job.workers[:1]:
         written = {name: value or "" for container in template.containers for name, value in container.variables.items()}
         if ranks := next((found for name in RANK_COUNTS if (found := count_of(written.get(name, "")))), 0):
             return ranks
-        for container in sequence(template.spec.get("containers")):
-            limits = mapping(mapping(mapping(container).get("resources")).get("limits"))
-            for name in ACCELERATORS:
-                if devices := digits(as_text(limits.get(name, ""))):
-                    return devices
+        limits = (mapping(mapping(one).get("resources")).get("limits") for one in sequence(template.spec.get("containers")))
+        return sum(accelerators.count({name: as_text(amount)[:10] for name, amount in mapping(of).items()}) for of in limits) or 1
     return 1

@@ -24,11 +24,16 @@ MANAGERS = ("manager.py", "init_taskd_manager", "rekindle-manager", "rekindle-tr
 """Names in a command line of what starts the job's manager, or the ranks together with it."""
 
 
+NOT_SERVED = "Rekindle serves no job of Volcano: only the components of MindCluster recover it"
+
+
 def check(job: JobFile) -> Iterator[Finding]:
     wishes = Wishes(job)
     if not job.templates:
         yield error("spec", f"no pod template is there, and a {job.kind} has one")
-    if wishes.processes and 0 < sum(template.replicas for template in job.templates) < 2:
+    if not job.row.is_served:
+        yield warning("kind", NOT_SERVED)
+    if wishes.processes and job.pods == 1:
         yield warning("spec", "the job has one pod: no other pod can give a new one its state")
     yield from (error(template.path, "no container is there") for template in job.templates if not template.containers)
     spec = mapping(job.document.get("spec"))

@@ -9,6 +9,7 @@ from activities.clusters.kubernetes.kinds.batch_job import BATCH_JOB, COUNTED_BY
 from activities.clusters.kubernetes.objects import foreign
 from activities.clusters.kubernetes.pod_ownership import ByLabels
 from activities.clusters.kubernetes.restarting import SuspendingParts
+from rekindle.model import other_controllers
 
 JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
 JOB_INDEX = "jobset.sigs.k8s.io/job-index"
@@ -19,23 +20,9 @@ RESTART_OF_JOBS = SuspendingParts(parts=RESTART, generates_names=True)
 INDEXING_OF_JOBS = replace(INDEXING, type_label=REPLICATED_JOB, group_label=JOB_INDEX)
 
 
-EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
-"""Annotation of a JobSet, or of the template of some of its Jobs. Each Job is then alone in a domain of this node label."""
-
-BY_NODE_SELECTOR = "alpha.jobset.sigs.k8s.io/node-selector"
-"""Annotation: nodes are labelled for each Job beforehand, and no webhook checks pods."""
-
-
 def _unmovable(job: Workload) -> str:
-    """Returns why pods cannot be replaced; empty: they can.
-
-    JobSet's webhook refuses a pod that no Job controls, and finds a Job's first pod by its unique name.
-    """
-    templates = [job.metadata, *(one["template"].get("metadata", {}) for one in job.object["spec"]["replicatedJobs"])]
-    said = [template.get("annotations", {}) for template in templates]
-    if not any(EXCLUSIVE in one and BY_NODE_SELECTOR not in one for one in said):
-        return ""
-    return f"its Jobs are placed exclusively (annotation {EXCLUSIVE}), and JobSet admits no pod in the place of another"
+    templates = (job.metadata, *(one["template"].get("metadata", {}) for one in job.object["spec"]["replicatedJobs"]))
+    return other_controllers.unmovable(template.get("annotations", {}) for template in templates)
 
 
 def _templates(spec: Object) -> list[Template]:

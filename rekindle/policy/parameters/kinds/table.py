@@ -30,12 +30,23 @@ class KindRow:
     """True if Rekindle creates its pods."""
     maps_variables: bool = False
     """True if its environment variables are a mapping of names to values."""
+    is_served: bool = True
+    """True if Rekindle registers its jobs."""
+    own_manager: str = ""
+    """Value of `managedBy` that means the same as its absence."""
+    is_queued: bool = True
+    """True if Kueue manages its jobs."""
 
 
-def _of_replicas(field: str) -> Callable[[Document], Groups]:
+def _of_replicas(field: str, *leaders: str) -> Callable[[Document], Groups]:
+    """Args:
+    leaders: types whose pods have the first ranks.
+    """
+
     def templates(spec: Document) -> Groups:
-        for role, group in mapping(spec.get(field)).items():
-            of = mapping(group)
+        groups = mapping(spec.get(field))
+        for role in sorted(groups, key=lambda role: (role not in leaders, str(role))):
+            of = mapping(groups[role])
             yield ("spec", field, str(role), "template"), str(role), of.get("replicas", 1), of.get("template")
 
     return templates
@@ -89,19 +100,22 @@ def _of_training_job(spec: Document) -> Groups:
 
 _ASCEND = (Trait.CONTROLLER_RECREATES, Trait.NO_STANDBYS, Trait.CONTRACT_WORDS)
 KINDS = {
-    "TrainingJob": KindRow("rekindle.io/v1", _of_training_job, is_ours=True, maps_variables=True),
+    "TrainingJob": KindRow("rekindle.io/v1", _of_training_job, is_ours=True, maps_variables=True, is_queued=False),
     "AscendJob": KindRow(
         "mindxdl.gitee.com/v1",
-        _of_replicas("replicaSpecs"),
+        _of_replicas("replicaSpecs", "Master", "Scheduler", "Chief"),
         side=TrainingSide.MINDIO,
         traits=_ASCEND,
         of_mindcluster=True,
         of_operator=True,
+        is_queued=False,
     ),
-    "VolcanoJob": KindRow("batch.volcano.sh/v1alpha1", _of_tasks, side=TrainingSide.MINDIO, of_mindcluster=True),
-    "Job": KindRow("batch/v1", _of_job),
-    "JobSet": KindRow("jobset.x-k8s.io/v1alpha2", _of_job_set),
-    "PyTorchJob": KindRow("kubeflow.org/v1", _of_replicas("pytorchReplicaSpecs")),
-    "TrainJob": KindRow("trainer.kubeflow.org/v1alpha1", _of_trainer),
+    "VolcanoJob": KindRow("batch.volcano.sh/v1alpha1", _of_tasks, side=TrainingSide.MINDIO, of_mindcluster=True, is_served=False),
+    "Job": KindRow("batch/v1", _of_job, own_manager="kubernetes.io/job-controller"),
+    "JobSet": KindRow("jobset.x-k8s.io/v1alpha2", _of_job_set, own_manager="jobset.sigs.k8s.io/jobset-controller"),
+    "PyTorchJob": KindRow(
+        "kubeflow.org/v1", _of_replicas("pytorchReplicaSpecs", "Master"), own_manager="kubeflow.org/training-operator"
+    ),
+    "TrainJob": KindRow("trainer.kubeflow.org/v1alpha1", _of_trainer, own_manager="trainer.kubeflow.org/trainjob-controller"),
 }
 """Kinds of jobs. That of Volcano is called `Job` as well, and is told by its API."""
