@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
@@ -143,7 +143,7 @@ def _fact(fact: FactNow) -> str:
 
 
 def _show_job(status: JobStatus, output: Format) -> None:
-    state, of_modes = status.state, chances(status.state)
+    state, of_modes = status.state, chances(status.state, datetime.now(UTC))
     of_costs = costs(state, of_modes)
     if output is Format.JSON:
         shown = {"faults": state.faults, "modes": of_modes}

@@ -1,6 +1,6 @@
 """Chances of the modes of a job, as `rekindle explain` shows them."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from rekindle.model.attachment import Attachment, Progress
 from rekindle.model.fault import FaultKind
@@ -53,3 +53,22 @@ def test_a_job_that_asks_for_graceful_tolerance_is_only_restarted() -> None:
 def test_what_is_not_faulty_yet_speaks_against_nothing() -> None:
     """Chances without a fault are those for a fault to come."""
     assert not [chance for chance in chances(of()) if any("known to be faulty" in reason for reason in chance.against)]
+
+
+def test_bounds_that_the_next_fault_would_meet_speak_against_modes() -> None:
+    """They hold although nothing is faulty at this moment, and no more when their time is over."""
+    now = datetime(2026, 1, 2, tzinfo=UTC)
+    lately = tuple(now - timedelta(minutes=1) for _ in range(50))
+    state = of().with_(introduced=True, attachment=ATTACHED, progress=Progress(incarnation="life-1", step=1))
+    worn = state.with_(repairs=lately, restarts=lately[:5])
+
+    def against(mode: Mode, moment: datetime) -> str:
+        return "; ".join(next(one.against for one in chances(worn, moment) if one.mode is mode))
+
+    assert against(Mode.IN_PLACE, now) == "its processes were recovered 50 times within 1:00:00, and their faults come back"
+    assert against(Mode.JOB_RESCHEDULING, now) == "the job was restarted 5 times within 1:00:00: it needs a look by a person"
+    assert against(Mode.DYING_GASP, now) == ""
+    later = now + timedelta(hours=1)
+    assert [against(mode, later) for mode in (Mode.IN_PLACE, Mode.JOB_RESCHEDULING)] == ["", ""]
+    queued = of(queue="Kueue").with_(restarts=lately)
+    assert [len(one.against) for one in chances(queued, now) if one.mode is Mode.JOB_RESCHEDULING] == [1]

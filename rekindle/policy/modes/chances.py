@@ -1,11 +1,13 @@
 """Chances of each mode of the ladder for a job as it is now, for people: what speaks against a mode, and for which pods."""
 
+from datetime import datetime
+
 from rekindle.model.base import Value
 from rekindle.model.keys import PLATFORM_STRATEGY
 from rekindle.model.mode import Mode
 from rekindle.model.state import JobState
-from rekindle.policy.modes import eligibility, platform_choice
-from rekindle.policy.modes.mode_table import LADDER, About, ModeRow
+from rekindle.policy.modes import cases, eligibility, platform_choice, retries
+from rekindle.policy.modes.mode_table import LADDER, LAST, About, ModeRow
 
 
 class Chance(Value):
@@ -25,12 +27,25 @@ class Chance(Value):
     """Annotation by which a platform allows the mode for a fault. Empty: no platform decides."""
 
 
-def chances(state: JobState) -> tuple[Chance, ...]:
+def chances(state: JobState, now: datetime | None = None) -> tuple[Chance, ...]:
     """Returns the chances of all modes, in the order in which they are tried.
 
     Without a known fault, they are those for a fault that is still to come.
+
+    Args:
+        now: time for which the bounds of recoveries are judged. None: they are not.
     """
-    return tuple(_held(row, state, chance) for row in LADDER for chance in _of(row, state))
+    found = (_held(row, state, chance) for row in LADDER for chance in _of(row, state))
+    return tuple(_bounded(state, chance, now) if now else chance for chance in found)
+
+
+def _bounded(state: JobState, chance: Chance, now: datetime) -> Chance:
+    """Returns the chance with the bounds that a fault would meet now. Requests of people may exceed those of restarts."""
+    bounds = eligibility.bounds_reached(state, chance.mode, now)
+    if chance.mode in retries.RESTARTS:
+        is_last = chance.mode is LAST.mode
+        bounds = tuple(filter(None, (cases.no_restart(state, now, requested=False, whole=is_last),)))
+    return chance.model_copy(update={"against": tuple(dict.fromkeys((*chance.against, *bounds)))})
 
 
 def _held(row: ModeRow, state: JobState, chance: Chance) -> Chance:

@@ -28,6 +28,9 @@ MOST_REPAIRS = 50
 process at the same step again and again leads to a restart, of which there are few. Source: ours; a recovery takes less than a
 second."""
 
+REPAIRS = (Mode.ONLINE_RETRY, Mode.IN_PLACE, Mode.PROCESS_RESCHEDULING, Mode.ELASTIC_TRAINING)
+"""Modes that this bound concerns."""
+
 
 def readiness(state: JobState) -> Readiness:
     """Returns the state of the training side. If it does not report its first step, the step counts as completed."""
@@ -156,11 +159,9 @@ def _not_ready(state: JobState) -> tuple[str, ...]:
 
 def online_retry(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
     """Returns why repeating the step is no solution for the present faults. Empty: it is."""
-    reasons = {
-        "not all of its faults may go away when the step is repeated": not faulty_ranks.is_retryable(_faulty(state)),
-        f"its step was repeated {MOST_RETRIES} times within {_within(state)}, and its faults come back": _comes_back(state),
-    }
-    return (*_process_level(state, Strategy.RETRY), *(reason for reason, holds in reasons.items() if holds))
+    needs_more = not faulty_ranks.is_retryable(_faulty(state))
+    reasons = ("not all of its faults may go away when the step is repeated",) if needs_more else ()
+    return (*_process_level(state, Strategy.RETRY), *reasons, *_repeated_too_often(state, _latest(state)))
 
 
 def repeated_step(state: JobState) -> tuple[str, ...]:
@@ -169,16 +170,30 @@ def repeated_step(state: JobState) -> tuple[str, ...]:
     return (*_process_level(state, Strategy.RETRY, stands=True), *broken)
 
 
-def _comes_back(state: JobState) -> bool:
-    """Returns whether the present faults follow many that an online retry has repaired. Those before a person wanted another try
-    do not count, as with all bounds."""
+def bounds_reached(state: JobState, mode: Mode, now: datetime) -> tuple[str, ...]:
+    """Returns the bounds that would speak against a mode for a fault that comes now. Empty: there are none."""
+    if mode not in REPAIRS:
+        return ()
+    return (*_repaired_too_often(state, now), *(_repeated_too_often(state, now) if mode is Mode.ONLINE_RETRY else ()))
+
+
+def _repaired_too_often(state: JobState, now: datetime | None) -> tuple[str, ...]:
+    words = f"its processes were recovered {MOST_REPAIRS} times within {_within(state)}, and their faults come back"
+    return (words,) if _lately(state, state.repairs, now) >= MOST_REPAIRS else ()
+
+
+def _repeated_too_often(state: JobState, now: datetime | None) -> tuple[str, ...]:
+    """Returns that many faults before were repaired by an online retry. Those before a person wanted another try do not count, as
+    with all bounds."""
     again = state.tried_again
     retried = [
         one.started_at
         for one in state.history
         if one.ladder[-1].mode is Mode.ONLINE_RETRY and not is_behind_an_operation(one.ladder)
     ]
-    return _lately(state, (moment for moment in retried if again is None or moment > again)) >= MOST_RETRIES
+    later = (moment for moment in retried if again is None or moment > again)
+    words = f"its step was repeated {MOST_RETRIES} times within {_within(state)}, and its faults come back"
+    return (words,) if _lately(state, later, now) >= MOST_RETRIES else ()
 
 
 def is_behind_an_operation(ladder: Sequence[Verdict]) -> bool:
@@ -186,9 +201,13 @@ def is_behind_an_operation(ladder: Sequence[Verdict]) -> bool:
     return len(ladder) > 1 and ladder[-2].training is Training.WHOLE
 
 
-def _lately(state: JobState, moments: Iterable[datetime]) -> int:
-    """Returns how many of the times are less than the limit `bounds_within` before the latest fault."""
-    now = max((fault.accepted_at for fault in real_faults(state) if fault.accepted_at), default=None)
+def _latest(state: JobState) -> datetime | None:
+    """Returns when the latest present fault came. None: there is none."""
+    return max((fault.accepted_at for fault in real_faults(state) if fault.accepted_at), default=None)
+
+
+def _lately(state: JobState, moments: Iterable[datetime], now: datetime | None) -> int:
+    """Returns how many of the times are less than the limit `bounds_within` before a fault."""
     return 0 if now is None else sum(now - moment < _within(state) for moment in moments)
 
 
@@ -277,11 +296,9 @@ def _process_level(state: JobState, strategy: str, *, stands: bool = False) -> t
     """
     checks = {
         NOT_FAULTY: not (stands or _faulty(state) or _is_to_be_asked(state, strategy)),
-        f"its processes were recovered {MOST_REPAIRS} times within {_within(state)}, and their faults come back": (
-            _lately(state, state.repairs) >= MOST_REPAIRS
-        ),
     }
-    return (*_reached(state, strategy), *(reason for reason, holds in checks.items() if holds))
+    words = (reason for reason, holds in checks.items() if holds)
+    return (*_reached(state, strategy), *words, *_repaired_too_often(state, _latest(state)))
 
 
 def _reached(state: JobState, strategy: str = "") -> tuple[str, ...]:
