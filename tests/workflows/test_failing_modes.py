@@ -141,6 +141,13 @@ def test_the_deadline_of_a_mode_is_the_sum_of_its_limits_and_its_clean_up() -> N
     assert row_of(Mode.JOB_RESCHEDULING).deadline(Limits()) is None
 
 
+def test_the_deadline_of_a_growth_has_both_waits_for_nodes() -> None:
+    """Pods of others are waited for first, and those that are missing still afterwards, each for the whole limit."""
+    limits = Limits(backup_scheduled=timedelta(hours=1), scale_in=timedelta(seconds=1))
+    waits = 2 * limits.backup_scheduled + limits.backup_start + limits.scale_out
+    assert (row_of(Mode.SCALING).deadline(limits) or waits) >= waits
+
+
 async def test_a_workflow_that_holds_the_recoverys_id_is_waited_for(temporal: WorkflowEnvironment) -> None:
     """One of an earlier workflow of the job may still be ending: it delays a recovery, and does not prevent it."""
     async with harness(temporal, a_job(), modes=(DeafHotSwitch, JobRescheduling)) as world, world.peer():

@@ -230,7 +230,15 @@ OPERATIONS: tuple[ModeRow, ...] = (
         about=About.SIZE,
         serves=(),
         reasons_against=eligibility.scaling,
-        limits=("look", "backup_scheduled", "backup_start", "absence", "scale_in", "scale_out", *("old_pod_deleted",) * 4),
+        limits=(
+            "look",
+            *("backup_scheduled",) * 2,  # for pods of others, and for those that are missing still
+            "backup_start",
+            "absence",
+            "scale_in",
+            "scale_out",
+            *("old_pod_deleted",) * 4,
+        ),
         hands_over=True,
         repeats=True,
     ),
