@@ -43,6 +43,11 @@ TOLERATIONS: Json = {
         },
     },
 }
+AFFINITY: Json = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {name: {"type": "object"} for name in ("nodeAffinity", "podAffinity", "podAntiAffinity")},
+}
 ENVIRONMENT: Json = {
     "type": "array",
     "items": {
@@ -50,7 +55,7 @@ ENVIRONMENT: Json = {
         "additionalProperties": False,
         "required": ["name"],
         "properties": {
-            "name": {"type": "string", "minLength": 1},
+            "name": {"type": "string", "pattern": "^[A-Za-z_.-][A-Za-z0-9_.-]*$"},
             "value": {"type": "string"},
             "valueFrom": {"type": "object"},
         },
@@ -82,7 +87,7 @@ class Row:
 
     pattern: str = ""
     """Regular expression of a text, or of each text of a list or mapping. Checked by the chart itself. A text that is the whole
-    value may be empty."""
+    value may be empty if its default is."""
 
     accepted: str = ""
     """Texts that fit the pattern, for the message of one that does not fit."""
@@ -171,7 +176,7 @@ def _process(name: str, requests: Json, memory: str) -> Iterator[Row]:
         TOLERATIONS,
         "Tolerations, besides those that replace a pod of a lost node after 10 seconds.",
     )
-    yield Row(f"{name}.affinity", {}, {"type": "object"}, "Affinity, as in a pod.", is_open=True)
+    yield Row(f"{name}.affinity", {}, AFFINITY, "Affinity, as in a pod.", is_open=True)
     yield Row(f"{name}.env", [], ENVIRONMENT, "Further environment variables, as in a container.")
 
 
@@ -422,7 +427,11 @@ def names() -> list[str]:
 
 def known_file() -> str:
     """Returns the content of the file by which the chart recognizes names and judges texts."""
-    texts = {row.name: {"pattern": row.pattern, "accepted": row.accepted} for row in ROWS if row.pattern}
+    texts = {
+        row.name: {"pattern": row.pattern, "accepted": row.accepted, "needed": isinstance(row.default, str) and bool(row.default)}
+        for row in ROWS
+        if row.pattern
+    }
     return json.dumps({"names": names(), "texts": texts, "limits": dict(_bounds())}, indent=1) + "\n"
 
 

@@ -47,6 +47,8 @@ BROKEN = (
     ("networkPolicy: {extraPorts: [http]}", "at '/networkPolicy/extraPorts/0': got string, want integer"),
     ("control: {tolerations: [{keys: gpu}]}", "at '/control/tolerations/0': additional properties 'keys' not allowed"),
     ("control: {env: [{value: a}]}", "at '/control/env/0': missing property 'name'"),
+    ("control: {env: [{name: 'A=B'}]}", "at '/control/env/0/name': 'A=B' does not match pattern"),
+    ("control: {affinity: {nodeAfinity: {}}}", "at '/control/affinity': additional properties 'nodeAfinity' not allowed"),
     ("control: null", "missing property 'control'"),
     ("rbac: {scope: Cluster}", "at '/rbac/scope': value must be one of 'cluster', 'namespaces'"),
     ("image: rekindle:1", "at '/image': got string, want object"),
@@ -106,6 +108,29 @@ BROKEN = (
     (
         "gateway: {env: [{name: REKINDLE_GATEWAY_PORT, value: '1'}]}",
         "values.gateway.env: REKINDLE_GATEWAY_PORT is not accepted, since the chart sets it",
+    ),
+    ("image: {repository: ''}", 'values.image.repository: "" is not accepted, use a name without tag or digest'),
+    ("service: {name: ''}", 'values.service.name: "" is not accepted, use a name of lower-case letters, digits and -'),
+    (
+        "{observe: true, webhook: {enabled: true, failClosed: true}}",
+        "values.webhook.failClosed: not accepted beside observe=true",
+    ),
+    (
+        "{namespaces: [mindx-dl, kube-system], webhook: {enabled: true}}",
+        "values.webhook.enabled: not accepted with these namespaces, since no job of mindx-dl and kube-system is judged",
+    ),
+    ("control: {tolerations: [{value: a}]}", "values.control.tolerations[0].key: missing, use one, or operator: Exists"),
+    (
+        "webhook: {tolerations: [{operator: Exists}, {key: a, operator: Exists, value: b}]}",
+        "values.webhook.tolerations[1].value: not accepted with operator: Exists, use Equal",
+    ),
+    (
+        "gateway: {tolerations: [{key: a, effect: NoSchedule, tolerationSeconds: 5}]}",
+        "values.gateway.tolerations[0].tolerationSeconds: not accepted without effect: NoExecute",
+    ),
+    (
+        "control: {env: [{name: A, value: a, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]}",
+        "values.control.env: A has value and valueFrom, use one of them",
     ),
     ("rbac: {scope: namespaces}", "values.namespaces: missing with rbac.scope=namespaces"),
     ("namespaces: [a, b, a]", "values.namespaces: a namespace is there twice, use each once"),

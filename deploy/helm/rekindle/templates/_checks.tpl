@@ -10,6 +10,7 @@
 {{ include "rekindle.problems.platforms" . }}
 {{ include "rekindle.problems.unread" . }}
 {{ include "rekindle.problems.processes" . }}
+{{ include "rekindle.problems.pods" . }}
 {{ include "rekindle.problems.resources" . }}
 {{ include "rekindle.problems.places" . }}
 {{ include "rekindle.problems.others" . }}
@@ -24,7 +25,7 @@
 {{- $alone := not (or (kindIs "slice" $value) (kindIs "map" $value)) -}}
 {{- range $text := ternary (list $value) $value $alone -}}
 {{- $text = include "rekindle.text" $text -}}
-{{- if and (or $text (not $alone)) (not (regexMatch $form.pattern $text)) -}}
+{{- if and (or $text $form.needed (not $alone)) (not (regexMatch $form.pattern $text)) -}}
 {{- printf "values.%s: %s is not accepted, use %s\n" $name (quote $text) $form.accepted -}}
 {{- end -}}
 {{- end -}}
@@ -186,6 +187,14 @@
 {{- if and .certManager.enabled (not .enabled) -}}
 {{- print "values.webhook.certManager.enabled: not read without webhook.enabled=true\n" -}}
 {{- end -}}
+{{- if and .failClosed .enabled $.Values.observe -}}
+{{- print "values.webhook.failClosed: not accepted beside observe=true, which refuses no job; use one of them\n" -}}
+{{- end -}}
+{{- $judged := without $.Values.namespaces "kube-system" $.Release.Namespace -}}
+{{- if and .enabled $.Values.namespaces (not $judged) -}}
+{{- $why := printf "no job of %s is judged" (join " and " $.Values.namespaces) -}}
+{{- printf "values.webhook.enabled: not accepted with these namespaces, since %s; use false, or serve others\n" $why -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 
@@ -206,6 +215,28 @@
 {{- printf "values.%s.env: %s is there twice, use each name once\n" $process $variable.name -}}
 {{- end -}}
 {{- $seen = append $seen $variable.name -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Parts of pods that the API server refuses, with places that are those of the pod and not of the values. */ -}}
+{{- define "rekindle.problems.pods" -}}
+{{- range $process := append (include "rekindle.processes" $ | fromJsonArray) "webhook" -}}
+{{- range $number, $one := (index $.Values $process).tolerations -}}
+{{- $at := printf "values.%s.tolerations[%d]" $process $number -}}
+{{- $exists := eq (get $one "operator") "Exists" -}}
+{{- if not (or (get $one "key") $exists) -}}
+{{- printf "%s.key: missing, use one, or operator: Exists for all taints\n" $at -}}
+{{- else if and $exists (get $one "value") -}}
+{{- printf "%s.value: not accepted with operator: Exists, use Equal\n" $at -}}
+{{- else if and (hasKey $one "tolerationSeconds") (ne (get $one "effect") "NoExecute") -}}
+{{- printf "%s.tolerationSeconds: not accepted without effect: NoExecute\n" $at -}}
+{{- end -}}
+{{- end -}}
+{{- range $variable := (index $.Values $process).env -}}
+{{- if and (get $variable "value") (hasKey $variable "valueFrom") -}}
+{{- printf "values.%s.env: %s has value and valueFrom, use one of them\n" $process $variable.name -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
