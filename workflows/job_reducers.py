@@ -108,10 +108,11 @@ def _remembered(state: JobState, registration: Registration, now: datetime) -> J
 def _as_moved(holders: tuple[str, ...], moved: Iterable[Switched]) -> tuple[str, ...]:
     """Returns the holders with each replaced pod exchanged for its successor.
 
-    The watcher knows only the replaced ones, and a takeover by a recovery is no fault.
+    The watcher knows only the replaced ones, and a takeover by a recovery is no fault. A rank that was missing had no holder any
+    more, while the watcher knows the last one.
     """
     after = {(one.pod_rank, faults.short(one.before.uid)): faults.short(one.after.uid) for one in moved}
-    return tuple(after.get((rank, uid), uid) for rank, uid in enumerate(holders))
+    return tuple(after.get((rank, uid)) or after.get((rank, ""), uid) for rank, uid in enumerate(holders))
 
 
 def to_remember(state: JobState, recovery: str) -> Remembered:

@@ -266,8 +266,11 @@ class NewPods(ProcessLevel):
     # ---- the hand-over, while training goes on
 
     async def handed_over(self, report: Report) -> str:
-        """Makes the new pods those of their ranks, and describes what was done."""
+        """Makes the new pods those of their ranks, and describes what was done. One that an earlier try could not delete is not
+        left behind if it takes over after all."""
         self.undo.clear()
+        take_over = {backup.backup.uid for backup in self.backups.values()}
+        self.left_behind = tuple(pod for pod in self.left_behind if pod.uid not in take_over)
         async with self.phase("old pods are deleted"):
             notes = [await self._hand_over(pod_rank, backup) for pod_rank, backup in sorted(self.backups.items())]
         where = few([f"{one.pod_rank} on {one.after.node}" for one in self.moved])
@@ -301,7 +304,12 @@ class NewPods(ProcessLevel):
         about = [fault for fault in self.faults if any(one.left_behind(fault) for one in self.moved)]
         verdict, left = super().recovered(reason), (Handled.of(fault) for fault in about)
         handled = tuple(dict.fromkeys((*verdict.handled, *left)))
-        return verdict.with_(handled=handled, switched=tuple(self.moved[:MOST_REPLACED]), left_behind=self.left_behind)
+        return verdict.with_(handled=handled, switched=tuple(self.moved[:MOST_REPLACED]))
+
+    def ended(self, verdict: Verdict) -> Verdict:
+        """Returns the verdict with the pods that could not be deleted, also if the mode came to no good end: no restart need
+        follow that deletes them."""
+        return super().ended(verdict).with_(left_behind=self.left_behind)
 
 
 def _is_gone(error: ActivityError) -> bool:

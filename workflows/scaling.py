@@ -246,4 +246,4 @@ class Scaling(NewPods):
         return super().ends_all(reason) if self.touched else Ends(Outcome.REFUSED, f"{reason}; nothing was touched", passing=True)
 
     def ended(self, verdict: Verdict) -> Verdict:
-        return verdict.with_(resized=self.resized)
+        return super().ended(verdict).with_(resized=self.resized)

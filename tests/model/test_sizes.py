@@ -64,6 +64,21 @@ EXAMPLES = (
         gentle=True,
     ),
     example(
+        "the job's workflow is lost when a pod has just come back",
+        "needless",
+        LOST,
+        Disturbance("entity terminated", "pods back", 1.0),
+        knobs=replace(SMALLER, spares=1),
+    ),
+    example(
+        "a pod without a node cannot be deleted, and the job goes on without its rank",
+        "left behind",
+        LOST,
+        Disturbance("deletion refused", delay=40.0, rank=1),
+        Disturbance("nodes back", "pods left"),
+        knobs=replace(SMALLER, elastic="1; wait=20s"),
+    ),
+    example(
         "somebody terminates the return of a pod",
         "small",
         LOST,
