@@ -79,6 +79,22 @@ EXAMPLES = (
         knobs=replace(SMALLER, elastic="1; wait=20s"),
     ),
     example(
+        "a fault of a rank that has left is reported, and there are nodes again",
+        "size",
+        Disturbance("failover asked for", delay=40.0),
+        Disturbance("nodes back", "pods left"),
+        knobs=replace(SMALLER, elastic="1; wait=20s", switches="torn", allows="recover"),
+    ),
+    example(
+        "another party makes the pod of a missing rank",
+        "small",
+        LOST,
+        Disturbance("nodes back", "pods left", 30.0),
+        Disturbance("deletion refused", "pods back", 0.05),
+        Disturbance("pod replaced", "backup runs", 1.0, 2),
+        knobs=replace(SMALLER, spares=1),
+    ),
+    example(
         "somebody terminates the return of a pod",
         "small",
         LOST,

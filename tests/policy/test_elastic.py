@@ -235,6 +235,18 @@ def test_the_mode_is_in_the_ladder_before_the_state_is_saved_and_the_job_is_rest
     assert eligibility.elastic_training(fixed, None) == (elastic.NOT_ELASTIC,)
 
 
+def test_a_fault_of_a_missing_rank_is_answered_without_it() -> None:
+    """The training side may report one of a process that was to come back. Another pod for the rank would be in the way."""
+    fault = Fault(id="p", kind=FaultKind.PROCESS, ranks=(4,), source="training-side", accepted_at=NOW)
+    state = small(2).with_(introduced=True, attachment=HERE, progress=STEP, faults=(Standing(fault=fault),))
+    assert ladder.for_real_faults(state, (FaultKind.PROCESS,)).modes[0] is Mode.ELASTIC_TRAINING
+    words = "pod rank 2 has left the job, which goes on without"
+    assert words in eligibility.in_place(state, None)
+    assert words in eligibility.process_rescheduling(state, None)
+    whole = state.with_(small=None)
+    assert ladder.for_real_faults(whole, (FaultKind.PROCESS,)).modes[0] is Mode.IN_PLACE
+
+
 def test_with_every_pod_lost_nothing_can_go_on() -> None:
     """Missing pods count as lost."""
     state = small(2, 3).with_(

@@ -219,7 +219,7 @@ def in_place(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
     """Returns why the faulty processes cannot be restarted in their pods. Empty: they can be."""
     lost = faulty_ranks.lost_pods(state.job, real_faults(state))
     gone = (f"no pod is left of {numbered('pod rank', lost)}",) if lost else ()
-    return (*_process_level(state, faulty_ranks.IN_PLACE), *gone)
+    return (*_process_level(state, faulty_ranks.IN_PLACE), *gone, *_has_left(state))
 
 
 def process_rescheduling(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
@@ -235,7 +235,15 @@ def process_rescheduling(state: JobState, pod_rank: int | None) -> tuple[str, ..
         "every pod is faulty": len({*pods, *elastic.missing_of(state.small)}) >= state.job.pods,
         NO_STANDBY: elastic.takes_only_standbys(state.job, state.small, pods) and _goes_on_small(state),
     }
-    return (*_process_level(state, Strategy.RECOVER), *(reason for reason, holds in reasons.items() if holds))
+    words = (reason for reason, holds in reasons.items() if holds)
+    return (*_process_level(state, Strategy.RECOVER), *words, *_has_left(state))
+
+
+def _has_left(state: JobState) -> tuple[str, ...]:
+    """Returns that faulty ranks are missing by what is known, so that no process may take them: it would be in the way of their
+    return. An order to go on without them is right, even if they were back already."""
+    pods = set(faulty_ranks.pods_of(state.job, _faulty(state))) & set(elastic.missing_of(state.small))
+    return (f"{numbered('pod rank', sorted(pods))} has left the job, which goes on without",) if pods else ()
 
 
 def _goes_on_small(state: JobState) -> bool:

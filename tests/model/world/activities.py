@@ -30,6 +30,7 @@ from rekindle.model.activities.pods import (
     SwapRequest,
     SweepRequest,
 )
+from rekindle.model.activities.recreation import Recreation, RecreationRequest
 from rekindle.model.activities.requests import AskRequest, RecoveryEnd, TerminateRequest, WithdrawRequest
 from rekindle.model.activities.targets import FindingsRequest, Found, ResolveLinksRequest, TargetsRequest
 from rekindle.model.cluster import (
@@ -52,7 +53,7 @@ from rekindle.model.fault import HOLDER_LENGTH
 from rekindle.model.job import Trait
 from rekindle.model.layout import Layout
 from rekindle.model.links import RankLinks
-from rekindle.model.situation import PodRef
+from rekindle.model.situation import PodRef, Switched
 from rekindle.model.state import JobStatus
 from rekindle.model.stress import StressTargets
 from rekindle.model.verdict import Verdict
@@ -200,6 +201,33 @@ class Activities:
             return ended or all(pod.phase == "Running" for pod in pods)
 
         self._await(activity, attempt, done, lambda pods: _started(pods, wanted))
+
+    def _make_anew(self, activity: Activity, attempt: int) -> None:
+        request = activity.argument(RecreationRequest)
+        held = {one.pod_rank: one for one in request.held}
+
+        def come(pods: list[Pod]) -> list[Pod]:
+            here = (pod for pod in pods if pod.node and not (pod.over or pod.leaving) and pod.node not in request.lost_nodes)
+            return [pod for pod in here if not held[pod.rank].is_held_by(pod.uid)]
+
+        def answer(pods: list[Pod]) -> Recreation:
+            new = {pod.rank: pod for pod in come(pods)}
+            before = {rank: PodRef(name="", uid=held[rank].holder, rank=rank) for rank in new}
+            moved = tuple(Switched(pod_rank=rank, before=before[rank], after=_ref(new[rank])) for rank in sorted(new))
+            missing = ", ".join(f"pod rank {rank} has no pod" for rank in held if rank not in new)
+            return Recreation(moved=moved, came=tuple(sorted(new)), missing=missing)
+
+        for pod in [pod for pod in self._world.pods.values() if pod.rank in held and held[pod.rank].is_held_by(pod.uid)]:
+            self._world.delete(pod.uid, 0)
+        wanted = request.enough or len(held)
+        self._follow(
+            activity,
+            attempt,
+            request.within,
+            lambda pod: pod.rank in held and not pod.backup,
+            lambda pods: len({pod.rank for pod in come(pods)}) >= wanted,
+            answer,
+        )
 
     def _await_gone(self, activity: Activity, attempt: int) -> None:
         self._await(activity, attempt, lambda pods: not pods, lambda pods: [_ref(pod) for pod in pods])

@@ -292,7 +292,8 @@ class Training:
 
     def _backups_load(self) -> None:
         for pod in self.world.pods.values():
-            if pod.backup and pod.phase == "Running" and pod.uid not in self._loaded:
+            is_missing = self.state == "training" and pod.rank not in self.members  # made by somebody else
+            if (pod.backup or is_missing) and pod.phase == "Running" and pod.uid not in self._loaded:
                 self._loaded[pod.uid] = False
                 self.clock.after(self.clock.random.choice((0.5, 3.0)), lambda uid=pod.uid: self._loaded.update({uid: True}))  # type: ignore[misc]
 
