@@ -10,7 +10,6 @@ worker and each process of Temporal. It prints a table in Markdown with the targ
 import argparse
 import asyncio
 import os
-import resource
 import sys
 import tempfile
 import time
@@ -24,7 +23,7 @@ from statistics import median, quantiles
 from temporalio.client import Client
 
 from benchmarks.installations import installation, persistently, register
-from benchmarks.load_clients import ScriptedClient, all_attached
+from benchmarks.load_clients import ScriptedClient, all_attached, scripted
 from benchmarks.load_control import PODS, RANKS_PER_POD
 from rekindle import ids
 from rekindle.cli.stack import Member, Stack
@@ -286,21 +285,19 @@ async def measure(options: argparse.Namespace, directory: Path) -> Table:
         stack = await processes.enter_async_context(installation(directory, temporal=address))
         of_temporal = service.members if service else {"temporal": stack.members["temporal"]}
         temporal = await connect(stack.addresses.temporal)
-        clients = [ScriptedClient(stack.addresses.gateway, f"job-{number}") for number in range(options.jobs)]
+        jobs = [f"job-{number}" for number in range(options.jobs)]
+        clients = await processes.enter_async_context(scripted(stack.addresses.gateway, jobs))
         load = Load({**of_temporal, **stack.members}, temporal, clients, Table())
-        try:
-            await load.register()
-            await load.attach()
-            await load.idle(options.idle)
-            single = median(await load.singles())
-            for count in sorted({10, options.faults}):
-                await load.burst(count)
-            await load.processes(options.faults)
-            await load.gateway_dies(single)
-            for name in ("control", *of_temporal):
-                await load.dies(name)
-        finally:
-            await asyncio.gather(*(client.stop() for client in clients))
+        await load.register()
+        await load.attach()
+        await load.idle(options.idle)
+        single = median(await load.singles())
+        for count in sorted({10, options.faults}):
+            await load.burst(count)
+        await load.processes(options.faults)
+        await load.gateway_dies(single)
+        for name in ("control", *of_temporal):
+            await load.dies(name)
         return load.table
 
 
@@ -316,8 +313,6 @@ def main() -> None:
     needed = 2 * SINGLES + sum({10, options.faults}) + options.faults + deaths
     if options.jobs < needed:
         parser.error(f"--jobs: {options.jobs} are too few, with {options.faults} faults at once {needed} are needed")
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each job has connections of its own
     with tempfile.TemporaryDirectory(prefix="rekindle-load-") as directory:
         table = asyncio.run(measure(options, Path(directory)))
     kind = "Temporal service over PostgreSQL" if options.service else "embedded Temporal server"
