@@ -106,7 +106,7 @@ def _queue(job: JobFile) -> str:
 
 def _unmovable(job: JobFile) -> str:
     """Returns why no other pod can take the place of one of the job's pods. Empty: one can."""
-    if job.kind != "JobSet":
+    if not job.row.places_jobs:
         return ""
     jobs = sequence(mapping(job.document.get("spec")).get("replicatedJobs"))
     templates = (mapping(mapping(mapping(one).get("template")).get("metadata")) for one in jobs)

@@ -39,7 +39,7 @@ def check(job: JobFile) -> Iterator[Finding]:
     spec = mapping(job.document.get("spec"))
     if job.kind == "Job" and (wishes.processes or wishes.pod_rescheduling) and spec.get("completionMode") != "Indexed":
         yield warning("spec.completionMode", "its pods have no index, which would be their rank (needed: Indexed)", "Indexed")
-    if job.kind == "TrainJob" and not mapping(spec.get("trainer")).get("numNodes"):
+    if job.row.has_runtime and not mapping(spec.get("trainer")).get("numNodes"):
         words = "missing: the job counts as one pod, whatever its runtime specifies"
         yield warning("spec.trainer.numNodes", words, "the number of nodes of its runtime")
     yield from _commands(job, wishes)
@@ -50,7 +50,7 @@ def check(job: JobFile) -> Iterator[Finding]:
 
 
 def _of_mindio(job: JobFile) -> Iterator[Finding]:
-    if job.kind == "TrainJob":
+    if job.row.has_runtime:
         yield warning("spec.runtimeRef", "its ports, mounts and restarts are those of its runtime, which are not examined")
         return
     for template in job.templates:

@@ -36,6 +36,10 @@ class KindRow:
     """Value of `managedBy` that means the same as its absence."""
     is_queued: bool = True
     """True if Kueue manages its jobs."""
+    has_runtime: bool = False
+    """True if another object, the runtime, specifies ports, mounts, restarts and the usual number of pods."""
+    places_jobs: bool = False
+    """True if an annotation may place each of its Jobs exclusively."""
 
 
 def _of_replicas(field: str, *leaders: str) -> Callable[[Document], Groups]:
@@ -112,10 +116,14 @@ KINDS = {
     ),
     "VolcanoJob": KindRow("batch.volcano.sh/v1alpha1", _of_tasks, side=TrainingSide.MINDIO, of_mindcluster=True, is_served=False),
     "Job": KindRow("batch/v1", _of_job, own_manager="kubernetes.io/job-controller"),
-    "JobSet": KindRow("jobset.x-k8s.io/v1alpha2", _of_job_set, own_manager="jobset.sigs.k8s.io/jobset-controller"),
+    "JobSet": KindRow(
+        "jobset.x-k8s.io/v1alpha2", _of_job_set, own_manager="jobset.sigs.k8s.io/jobset-controller", places_jobs=True
+    ),
     "PyTorchJob": KindRow(
         "kubeflow.org/v1", _of_replicas("pytorchReplicaSpecs", "Master"), own_manager="kubeflow.org/training-operator"
     ),
-    "TrainJob": KindRow("trainer.kubeflow.org/v1alpha1", _of_trainer, own_manager="trainer.kubeflow.org/trainjob-controller"),
+    "TrainJob": KindRow(
+        "trainer.kubeflow.org/v1alpha1", _of_trainer, own_manager="trainer.kubeflow.org/trainjob-controller", has_runtime=True
+    ),
 }
 """Kinds of jobs. That of Volcano is called `Job` as well, and is told by its API."""
