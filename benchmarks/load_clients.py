@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 
+from benchmarks.installations import persistently
 from rekindle_wire import PROTOCOL, training_pb2
 from rekindle_wire import recover_pb2 as wire
 from rekindle_wire.recover_pb2_grpc import RecoverStub
@@ -92,10 +93,10 @@ class ScriptedClient:
                 await stub.ReportRecoverStatus(wire.RecoverStatusRequest(jobId=self.job_id, strategy=strategy, status=done))
 
     async def report_fault(self) -> None:
-        """Reports the loss of the process of rank 2, after which a manager has stopped the other ranks."""
+        """Reports the loss of the process of rank 2, after which a manager has stopped the other ranks, until it is taken."""
         fault = wire.FaultRank(rankId="2", faultType="1")
         request = wire.ProcessFaultRequest(jobId=self.job_id, faultRanks=[fault])
-        status = await self._stub.ReportProcessFault(request, timeout=CALL_SECONDS)
+        status = await persistently(lambda: self._stub.ReportProcessFault(request, timeout=CALL_SECONDS))
         assert status.code == 0, status
 
     async def first_step(self) -> None:

@@ -212,7 +212,7 @@ def _merge(values: Object, more: Object) -> None:
 
 
 def test_networks_with_other_first_addresses_are_refused_as_the_processes_refuse_them() -> None:
-    """All 129 lengths of networks of IPv6 are tried, with addresses that have few bits, groups and zeros."""
+    """Networks of IPv6 have all 129 lengths, and addresses with few bits, groups and zeros."""
     chance = random.Random(31)
     addresses = [IPv6Address(sum(1 << chance.randrange(128) for _ in range(chance.randrange(4)))) for _ in range(258)]
     texts_of = (str, str.upper, lambda text: IPv6Address(text).exploded)

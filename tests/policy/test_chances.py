@@ -56,7 +56,7 @@ def test_what_is_not_faulty_yet_speaks_against_nothing() -> None:
 
 
 def test_bounds_that_the_next_fault_would_meet_speak_against_modes() -> None:
-    """They hold although nothing is faulty at this moment, and no more when their time is over."""
+    """Bounds hold although nothing is faulty at this moment, and no more when their time is over."""
     now = datetime(2026, 1, 2, tzinfo=UTC)
     lately = tuple(now - timedelta(minutes=1) for _ in range(50))
     state = of().with_(introduced=True, attachment=ATTACHED, progress=Progress(incarnation="life-1", step=1))

@@ -145,7 +145,7 @@ def test_pods_that_leave_and_come_back_change_the_size_once() -> None:
 
 
 def test_only_nodes_of_pods_that_are_missing_are_named() -> None:
-    """Some pods are back. A node is named that another pod has left too, or whose pods an earlier version did not say."""
+    """Pods that are back have left no node. One is named if another pod has left it too, or nobody kept whose it was."""
     faults = (lost(1, 2, node="node-1"), lost(3, node="node-3"), lost(2, node="node-2", kind=FaultKind.PROCESS))
     gone = elastic.leave((1, 2, 3), faults)
     assert (gone.nodes, gone.places) == (("node-1", "node-3"), ((1, 2), (3,)))

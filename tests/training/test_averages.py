@@ -191,7 +191,7 @@ def test_a_copy_of_less_precision_is_no_average(dtype: torch.dtype, lr: float) -
 
 
 def test_parameters_of_before_an_update_are_no_average_of_a_model_that_moves_steadily() -> None:
-    """They lie on the way from those of two updates ago to those of now."""
+    """Parameters of the update before lie between those of two updates ago and those of now."""
     model = torch.nn.Linear(8, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     averages = Averages([model], [model, optimizer])
@@ -225,7 +225,7 @@ def test_a_loss_that_falls_is_no_average_of_one_number_that_trains() -> None:
 
 
 def test_a_layer_that_has_not_seen_its_first_input_does_not_end_training(caplog: pytest.LogCaptureFixture) -> None:
-    """Its parameters have no elements yet. The look goes on."""
+    """Parameters of such a layer have no elements yet. The look goes on."""
     model, later = a_model(), torch.nn.Sequential(*(torch.nn.LazyLinear(3) for _ in range(6)))
     averages = Averages([model], [model])
     assert averages.look([sys._getframe(0)]) == ""
@@ -233,7 +233,7 @@ def test_a_layer_that_has_not_seen_its_first_input_does_not_end_training(caplog:
 
 
 def test_a_look_that_fails_ends_no_training(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """It only protects training. The log has the error, and there is no further look."""
+    """Training needs no look. The log has the error, and no further look is made."""
     model = a_model()
     averages = Averages([model], [model])
     monkeypatch.setattr(averages, "_copies", lambda _: next(iter([])))

@@ -156,7 +156,7 @@ def test_a_step_that_would_not_sum_over_replicas_is_refused(four_ranks: None) ->
 
 
 def test_gradients_of_shards_that_are_changed_before_replicas_are_summed_are_refused(four_ranks: None) -> None:
-    """Several passes may add to them. Clipping would act on the gradients of one replica."""
+    """Passes may add to gradients several times. Clipping would act on the gradients of one replica."""
     model, modules = sharded(in_replicas())
     sums = Sums(lambda: Team.of((), 4), 0, Places())
     whole = WholeReplicas(modules, sums, 0)

@@ -36,7 +36,7 @@ def test_averages_are_looked_for_beside_a_stand_in() -> None:
 
 
 def test_a_stand_in_has_attributes() -> None:
-    """They are read where they lie."""
+    """Attributes of a stand-in are read from its dictionary, and its code is not executed."""
     stand_in = StandIn()
     vars(stand_in)["count"] = 1
     assert held.attributes(stand_in) == {"count": 1}

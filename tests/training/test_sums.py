@@ -383,7 +383,7 @@ def test_a_pass_before_the_batches_is_noted(
 
 @pytest.mark.parametrize("team", [WHOLE, SMALL], ids=["full size", "small"])
 def test_gradients_of_the_step_before_may_be_dropped_in_the_loop(team: Team, wrappers: DataParallel, rows: torch.Tensor) -> None:
-    """They are there when the step draws its first batch. A step that is repeated has copies of them."""
+    """Gradients of the step before are there when a step draws its first batch. A step that is repeated has copies of them."""
     scene = Scene(wrappers, nn.Linear(4, 3), team, rows)
     for repeated in (False, False, True, False):
         if repeated:
@@ -437,7 +437,7 @@ def test_a_pass_that_sums_too_early_is_refused(team: Team, wrappers: DataParalle
 
 @pytest.mark.parametrize("team", [SMALL, SMALL_WITH_PARTS, WITH_PARTS], ids=["small", "small with parts", "parts"])
 def test_hooks_that_change_gradients_see_those_of_one_share(team: Team, wrappers: DataParallel, rows: torch.Tensor) -> None:
-    """They clip what is there when a pass has added to it. Sums of several shares depend on which rank carries them."""
+    """Hooks clip a gradient when a pass has added to it. Sums of several shares depend on which rank carries them."""
     model = nn.Linear(4, 3)
     scene = Scene(wrappers, model, team, rows)
     for parameter in model.parameters():

@@ -80,7 +80,7 @@ class _Taken:
     later: list[tuple[torch.Tensor, torch.Tensor]]
     """Tensors that are copied beside the computation, and their places."""
     originals: list[torch.Tensor]
-    """What the script and FSDP write, of which they are parts of a state: these do not count changes of shards."""
+    """Parameters and moments whose content these tensors are. Torch counts changes of shards with them alone."""
     versions: list[int]
     stream: AbstractContextManager[Any]
     agreed: _Agreed

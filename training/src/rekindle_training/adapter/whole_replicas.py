@@ -33,7 +33,7 @@ class WholeReplicas:
         self._rank = rank
         sums.same_part = _with(rank, self._same_parts)
         self._passed: Passed | None = None
-        """What passes leave in the gradients of the current share. None: nobody looks."""
+        """Look at the gradients of the current share. None: the first steps are over."""
         sharded.reduce_within_replicas(self._notice_pass)
 
     @property
