@@ -178,6 +178,34 @@ async def test_an_order_that_follows_the_result_of_a_recovery_at_once_is_carried
     await asyncio.wait({running})
 
 
+async def test_an_order_before_the_first_step_does_not_end_training_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused. No further order follows, while pods may wait for a node for as long as it takes."""
+    answers = asyncio.Queue[tuple[str, int, str]]()
+
+    class Heard(Reports):
+        def status(self, code: int, info: str, strategy: str = RETRY, attempt: str = "") -> None:
+            answers.put_nowait((strategy, code, info))
+
+    for name in ("ORDERED_SECONDS", "KEEP_SECONDS"):
+        monkeypatch.setattr(recovery, name, 0.0)
+    monkeypatch.setattr(coordinator, "FIRST_SECONDS", 0.0)
+    membership, store = Membership(2), asyncio.get_running_loop().create_future()
+    store.set_result(None)
+    means: Any = SimpleNamespace(membership=membership, pods=Pods(), reports=Heard(), alone=False, order_timeout=0)
+    means.store, means.stall_seconds, means.injection, means.decides_without_orders = store, 0, Injection(), True
+    means.rebuild_timeout = 1
+    running = asyncio.create_task((manager := Coordinator(means)).run())
+    membership.enroll(Hello(rank=0, process="0/0"), 0)
+    manager.recover(Order(Kind.SMALLER, "attempt-1", frozenset({1})))
+    async with asyncio.timeout(10):
+        assert await answers.get() == ("downgrade", 406, "training has not begun")
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not membership.starting[0].dismissed
+    running.cancel()
+    await asyncio.wait({running})
+
+
 async def test_a_second_pod_may_be_lost_while_one_is_missing(elastic: Job, gateway: GatewayPeer, whole: Whole) -> None:
     """The rank that carries another one's share is lost with it. Others carry both."""
     await elastic.start()
@@ -272,6 +300,38 @@ async def test_a_rank_that_carries_a_share_is_taken_by_another_pod(elastic: Job,
     await elastic.backup(0)
     assert (await status(gateway, 2))[:2] == ("recover", 0)
     assert await elastic.codes() == {0, -signal.SIGKILL}
+    assert is_as_whole(elastic, whole, 3)
+
+
+@pytest.mark.parametrize("missing", [3, 0])
+async def test_no_pod_takes_a_rank_that_has_left(missing: int, elastic: Job, gateway: GatewayPeer, whole: Whole) -> None:
+    """A control plane that does not know how far a recovery came may order that. The ranks that train go on without it."""
+    faulty = 3 - missing
+    await elastic.start()
+    await elastic.reached(3, rank=1)
+    await smaller(elastic, gateway, missing)
+    await lost(elastic, gateway, faulty, uuid="attempt-2", number=2)
+    await elastic.backup(missing)
+    await elastic.backup(faulty)
+    await gateway.elsewhere(missing, faulty, uuid="attempt-2")
+    refused = f"rank {missing} has left the job: it comes back with the strategy upgrade"
+    assert await status(gateway, 2) == ("recover", 406, refused)
+    await gateway.elsewhere(faulty, uuid="attempt-3")
+    assert (await status(gateway, 3))[:2] == ("recover", 0)
+    assert 0 in await elastic.codes()
+    assert is_as_whole(elastic, whole, missing)
+
+
+async def test_a_rank_that_has_left_is_not_switched_to_another_pod(elastic: Job, gateway: GatewayPeer, whole: Whole) -> None:
+    """The hot switch is refused when the new pod has loaded, and training goes on without the rank."""
+    await elastic.start()
+    await elastic.reached(3, rank=1)
+    await smaller(elastic, gateway, 3)
+    await elastic.backup(3)
+    await gateway.hot_switch(3, uuid="attempt-2")
+    assert (await gateway.report("ReportRecoverStrategy", 2)).strategies == ["exit"]
+    assert await elastic.codes() == {0, -signal.SIGKILL}
+    assert gateway.all("ReportProcessFault")[1:] == []
     assert is_as_whole(elastic, whole, 3)
 
 

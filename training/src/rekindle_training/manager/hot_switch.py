@@ -17,7 +17,7 @@ from rekindle_training.manager.procedures import CannotPause, NoReplica, Plan, S
 from rekindle_training.manager.rank_process import LOST_SECONDS, RankLost, RankProcess, RebuildFailed, StepFailed
 from rekindle_training.manager.rendezvous_store import Store
 from rekindle_training.manager.repair import Repair
-from rekindle_training.manager.replacements import CannotRepair, Nobody
+from rekindle_training.manager.replacements import CannotRepair, Nobody, has_left
 from rekindle_training.manager.reports import CONTINUE, EXIT, FAILED, MIGRATION, RECOVERED, Reports
 from rekindle_wire.training_pb2 import RankMessage
 
@@ -137,6 +137,8 @@ class HotSwitch:
         return membership.paused or (membership.training and self.ranks <= membership.backups.keys())
 
     async def _pause(self) -> Standstill:
+        if missing := sorted(self.ranks & set(self._membership.missing)):
+            raise CannotPause(has_left(missing[0]))
         if not self._survivors():
             raise CannotPause("no rank would be left to hand its state over")
         standstill = await procedures.pause(self._membership)

@@ -229,6 +229,7 @@ class Recovery:
         Returns:
             The step after which training went on.
         """
+        await self._means.membership.until(lambda: self._means.membership.generation > 0)  # nothing is to be repaired before
         if self._is_well and not self.faults.known:
             try:
                 behind = await self._repaired(Nobody(self._means.membership))

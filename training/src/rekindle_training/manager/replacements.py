@@ -146,7 +146,7 @@ class Elsewhere(Nobody):
 
     def __init__(self, membership: Membership, pods: Pods, ranks: Collection[int]) -> None:
         super().__init__(membership)
-        self._pods = pods
+        self._pods, self._missing = pods, sorted(set(ranks) & set(membership.missing))
         members = {rank: membership.members.get(rank) for rank in ranks}
         self._left = {launcher_of(member.identity) for member in members.values() if member is not None}
         """Launchers of the pods that are replaced."""
@@ -158,6 +158,8 @@ class Elsewhere(Nobody):
 
     @property
     def ranks(self) -> frozenset[int]:
+        if self._missing:
+            raise CannotRepair(has_left(self._missing[0]))
         leaving = frozenset(rank for rank, member in self._leaving.items() if self._membership.members.get(rank) is member)
         self._refuse(self._membership.vacant - leaving)
         return leaving
@@ -214,6 +216,11 @@ class Without(Nobody):
     @property
     def leaving(self) -> frozenset[int]:
         return self._leaving & self._membership.present
+
+
+def has_left(rank: int) -> str:
+    """Returns why no other pod takes a missing rank."""
+    return f"rank {rank} has left the job: it comes back with the strategy upgrade"
 
 
 def _is_backup(member: RankProcess) -> bool:
