@@ -171,17 +171,12 @@ class JobActivities:
         handle = self._client.get_workflow_handle(workflow_id, result_type=Verdict)
         async with heartbeating():
             try:
-                verdict = await handle.result()
-            except WorkflowFailureError as error:
-                stops_pods = runs_mode(workflow_id, LAST.mode)  # a cancellation half-way would leave the job without pods
-                settled = isinstance(error.cause, CancelledError) and not stops_pods
-                return RecoveryEnd(settled=settled or await _has_waited_only(handle), words=str(error.cause))
+                end = await _end_of(handle)
+                return end.model_copy(update={"began": (await handle.describe()).start_time})
             except RPCError as error:
                 if error.status is not RPCStatusCode.NOT_FOUND:
                     raise
                 return RecoveryEnd(settled=False, words="nothing is known of its end", known=False)
-        settled = verdict.outcome in (Outcome.RECOVERED, Outcome.IGNORED, Outcome.REFUSED)
-        return RecoveryEnd(settled=settled, words=f"{verdict.outcome}: {verdict.reason}", verdict=verdict)
 
     @activity.defn
     async def terminate_recovery(self, request: TerminateRequest) -> None:
@@ -192,6 +187,17 @@ class JobActivities:
             except RPCError as error:
                 if error.status is not RPCStatusCode.NOT_FOUND:
                     raise
+
+
+async def _end_of(recovery: WorkflowHandle[Any, Verdict]) -> RecoveryEnd:
+    try:
+        verdict = await recovery.result()
+    except WorkflowFailureError as error:
+        stops_pods = runs_mode(recovery.id, LAST.mode)  # a cancellation half-way would leave the job without pods
+        settled = isinstance(error.cause, CancelledError) and not stops_pods
+        return RecoveryEnd(settled=settled or await _has_waited_only(recovery), words=str(error.cause))
+    settled = verdict.outcome in (Outcome.RECOVERED, Outcome.IGNORED, Outcome.REFUSED)
+    return RecoveryEnd(settled=settled, words=f"{verdict.outcome}: {verdict.reason}", verdict=verdict)
 
 
 async def _has_waited_only(ended: WorkflowHandle[Any, Verdict]) -> bool:

@@ -3,6 +3,8 @@
 Called by `TrainingJob` before it begins anything, so that two recoveries never work on one job.
 """
 
+import math
+
 from temporalio import workflow
 
 from rekindle.ids import incident_of, recovery_workflow, runs_mode
@@ -74,7 +76,7 @@ async def _last_of(noted: str, known: JobContext, end: RecoveryEnd) -> tuple[str
         found = await _end_of(recovery, known)
         if found is None:
             return None
-        if found.known:
+        if found.known and not (incident_of(recovery) == incident_of(last) and _began(found) < _began(end)):
             if end.verdict and incident_of(last) < incident_of(recovery):
                 known.state = job_reducers.settled(job_reducers.found(known.state, last), end.verdict, workflow.now())
             last, end = recovery, found
@@ -83,14 +85,19 @@ async def _last_of(noted: str, known: JobContext, end: RecoveryEnd) -> tuple[str
     return last, end
 
 
+def _began(end: RecoveryEnd) -> float:
+    return end.began.timestamp() if end.began else -math.inf
+
+
 def _perhaps_running(noted: str, state: JobState) -> list[str]:
     """Returns the ids of this recovery and those that may have followed it.
 
-    A mode is noted after its start, when the cluster accepts the note.
+    A mode is noted after its start, when the cluster accepts the note. One that comes earlier in the ladder may have followed:
+    elastic training is tried first where a spare node is not waited for.
     """
     modes = [row.mode for row in MODES]
     first = next(place for place, mode in enumerate(modes) if runs_mode(noted, mode))
-    rest = [(incident_of(noted), mode) for mode in modes[first:]]
+    rest = [(incident_of(noted), mode) for mode in (*modes[first:], *modes[:first])]
     of_the_next = _of_incident(state, incident_of(noted) + 1) if incident_of(noted) <= state.incidents else []
     return [*(recovery_workflow(state.job, incident, mode) for incident, mode in rest), *of_the_next]
 

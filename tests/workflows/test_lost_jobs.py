@@ -27,6 +27,7 @@ from tests.fakes.peer import Script, ScriptedPeer
 from tests.fakes.scripted_cluster import ScriptedCluster
 from tests.support.harness import RESUMES, Harness, a_job, harness, node_fault, sub_health
 from tests.workflows.support.modes import DeafHotSwitch
+from tests.workflows.test_elastic_training import elastic, lose
 from workers.watcher.job_workflows import register
 from workflows.in_place import InPlaceRecovery
 from workflows.job_rescheduling import JobRescheduling
@@ -325,6 +326,27 @@ async def test_a_lost_recovery_that_outlives_its_deadline_is_ended_and_swept(tem
         message = (await world.event("RecoveryFound")).message
         assert "what it left behind is swept" in message
         assert (await recovery.describe()).status is WorkflowExecutionStatus.TERMINATED
+
+
+async def test_the_last_mode_of_a_lost_incident_is_found_whatever_its_place_in_the_ladder(temporal: WorkflowEnvironment) -> None:
+    """Elastic training was noted, and could not go on without a second pod. New pods took both ranks before the next note."""
+    job = elastic(least=3)
+    script = Script(repairs=("recover", "downgrade"), statuses=[406])
+    async with _training(temporal, job, script, ScriptedCluster(job, nodes=6)) as (world, peer):
+
+        async def strike(strategy: str) -> None:
+            if strategy == "downgrade":
+                await peer.report_fault(2)
+
+        script.before_status = strike
+        await lose(world, 3)
+        ladder = (await world.incident()).ladder
+        assert [verdict.mode for verdict in ladder] == [Mode.ELASTIC_TRAINING, Mode.PROCESS_RESCHEDULING]
+        first, last = (ids.recovery_workflow(world.job, 1, verdict.mode) for verdict in ladder)
+        world.cluster.labels[MEMORY] = Remembered(job=world.job.id, recovery=first).model_dump_json()
+        await world.entity.terminate("by mistake")
+        await _register(world)
+        await _found(world, world.client.get_workflow_handle(last), "it is settled: recovered")
 
 
 async def _is_swept(world: Harness, recovery: WorkflowHandle[Any, Any]) -> None:

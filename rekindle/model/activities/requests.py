@@ -1,5 +1,7 @@
 """Arguments and results of activities that ask a job's workflow for a mode, withdraw the request, or end a recovery."""
 
+from datetime import datetime
+
 from rekindle.model.base import Value
 from rekindle.model.incident import ModeRequest
 from rekindle.model.verdict import Verdict
@@ -17,6 +19,9 @@ class RecoveryEnd(Value):
 
     known: bool = True
     """True if such a recovery exists or existed."""
+
+    began: datetime | None = None
+    """Time at which it began. None: unknown, as with a worker of an earlier version."""
 
 
 class AskRequest(Value):
