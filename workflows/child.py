@@ -176,7 +176,8 @@ class Child:
         """Returns the verdict of a child workflow without result.
 
         A recovery that gave up is a failed workflow with its verdict in the error; a cancelled one has sent its verdict as a
-        signal. Any other one was cut off. If it hands ranks over, it is unknown which pods train, and a restart follows.
+        signal. Any other one was cut off. If it hands ranks over, or pods leave, it is unknown which pods train, and a restart
+        follows.
         """
         cause = error.cause
         if isinstance(cause, ApplicationError) and cause.type == ErrorTypes.GIVEN_UP:
@@ -185,5 +186,5 @@ class Child:
             why = self._why_cancelled or "cancelled"
             return self._judged(self.told or Verdict(mode=self.mode, outcome=Outcome.CANCELLED, reason=why))
         self.was_terminated = isinstance(cause, TerminatedError) and not self._late
-        left = Training.LOST if self._row.hands_over else None
+        left = Training.LOST if self._row.hands_over or self._row.repeats else None
         return Verdict(mode=self.mode, outcome=Outcome.ESCALATE, reason=f"the mode failed: {cause or error}", training=left)

@@ -3,7 +3,7 @@
 Called by the handlers of `TrainingJob` and by `workflows.incident`. Faults, which are differences, have `workflows.faults`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 from rekindle.ids import incident_of, is_recovery_of, recovery_workflow
@@ -69,7 +69,8 @@ def registered(state: JobState, registration: Registration, now: datetime) -> Jo
     """
     job = registration.job
     if not state.registered:
-        holders = _as_moved(registration.holders, registration.remembered.moved)
+        now_held = registration.sighting.holders if registration.sighting else ()
+        holders = _as_moved(registration.holders, registration.remembered.moved, now_held)
         state = _remembered(state, registration, now)
         account = ledger.registered(state.account, now.timestamp())
         state = state.with_(registered=True, holders=holders, unswept=contract_words.are_used(job), account=account)
@@ -105,14 +106,18 @@ def _remembered(state: JobState, registration: Registration, now: datetime) -> J
     return state
 
 
-def _as_moved(holders: tuple[str, ...], moved: Iterable[Switched]) -> tuple[str, ...]:
+def _as_moved(holders: tuple[str, ...], moved: Iterable[Switched], now: Sequence[str]) -> tuple[str, ...]:
     """Returns the holders with each replaced pod exchanged for its successor.
 
     The watcher knows only the replaced ones, and a takeover by a recovery is no fault. A rank that was missing had no holder any
-    more, while the watcher knows the last one.
+    more, while the watcher knows the last one. Where that pod holds the rank now, the takeover is older.
+
+    Args:
+        now: holders of the present sighting. Empty: unknown.
     """
     after = {(one.pod_rank, faults.short(one.before.uid)): faults.short(one.after.uid) for one in moved}
-    return tuple(after.get((rank, uid)) or after.get((rank, ""), uid) for rank, uid in enumerate(holders))
+    came = {rank: uid for (rank, before), uid in after.items() if not before and holders[rank : rank + 1] != now[rank : rank + 1]}
+    return tuple(after.get((rank, uid)) or came.get(rank, uid) for rank, uid in enumerate(holders))
 
 
 def to_remember(state: JobState, recovery: str) -> Remembered:

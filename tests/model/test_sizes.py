@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.model.test_entity import SEEDS, Example, example
-from tests.model.world.scripts import elastic_script, gentle_elastic_script
+from tests.model.world.scripts import elastic_script, gentle_elastic_script, operated_elastic_script
 from tests.model.world.walk import Disturbance, Walk, explained, kinds, shrunk
 from tests.model.world.world import Knobs
 
@@ -102,6 +102,30 @@ EXAMPLES = (
         knobs=replace(SMALLER, spares=1),
     ),
     example(
+        "somebody terminates elastic training when pods have left, and another pod is lost",
+        "size",
+        LOST,
+        Disturbance("recovery terminated", "pods left"),
+        Disturbance("pod vanishes", "pods left", 0.01, 0),
+        knobs=replace(SMALLER, elastic="2; wait=0", allows="recover"),
+    ),
+    example(
+        "the job's workflow is lost after somebody has restarted a job to which a pod had come back",
+        "needless",
+        LOST,
+        Disturbance("job restarted", "pods back", 40.0),
+        Disturbance("entity terminated", "pods back", 90.0),
+        knobs=replace(SMALLER, spares=1),
+    ),
+    example(
+        "the job's workflow is lost when new pods are made after elastic training was refused",
+        "needless",
+        Disturbance("pod vanishes", delay=40.0),
+        Disturbance("pod vanishes", "process fault", 0.0, 0),
+        Disturbance("entity terminated", "smaller ended", 0.1),
+        knobs=replace(SMALLER, spares=1, elastic="2; wait=0", allows="recover"),
+    ),
+    example(
         "the links of a pod are moved that leaves, and comes back",
         "misplaced",
         Disturbance("failover asked for", delay=40.0),
@@ -125,6 +149,15 @@ def test_random_walks_of_elastic_jobs_end_well(first: int) -> None:
     """Random disturbances find no defect; a found one is shown in its smallest form."""
     for seed in range(first, min(first + CHUNK, RUNS)):
         script = elastic_script(seed)
+        for kind in sorted(kinds(Walk(script).run())):
+            pytest.fail(f"seed {seed}\n{explained(shrunk(script, kind))}")
+
+
+@pytest.mark.parametrize("first", range(0, RUNS, CHUNK))
+def test_random_walks_of_elastic_jobs_with_operations_end_well(first: int) -> None:
+    """Links are moved, devices tested and pods switched while the size changes, and people terminate what they like."""
+    for seed in range(first, min(first + CHUNK, RUNS)):
+        script = operated_elastic_script(seed)
         for kind in sorted(kinds(Walk(script).run())):
             pytest.fail(f"seed {seed}\n{explained(shrunk(script, kind))}")
 

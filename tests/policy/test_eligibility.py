@@ -12,7 +12,7 @@ from rekindle.model.job import Job, JobId, SubHealthStrategy
 from rekindle.model.keys import FAULT_RETRY_TIMES, RECOVER_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.mode import Mode, Outcome
-from rekindle.model.state import JobState, Standing
+from rekindle.model.state import Again, JobState, Standing
 from rekindle.model.training_side import TrainingSide
 from rekindle.model.verdict import Training, Verdict
 from rekindle.policy.modes import eligibility, faulty_ranks
@@ -63,6 +63,15 @@ def test_a_job_whose_pods_cannot_be_moved_gets_no_other_pods() -> None:
     assert words in eligibility.hot_switch(state, 1)
     assert words in eligibility.process_rescheduling(state, None)
     assert words not in eligibility.in_place(state, None)
+
+
+def test_a_step_of_an_earlier_life_counts_no_more_when_a_restart_was_given_up() -> None:
+    """Training has not begun again, and would refuse each order. MindIO, which reports no step, is believed."""
+    again, step = Again(at=NOW), Progress(incarnation="life-1", step=3)
+    for side, expected in ((TrainingSide.REKINDLE, False), (TrainingSide.MINDIO, True)):
+        state = JobState.of(mindio(training_side=side)).with_(progress=step)
+        assert eligibility.readiness(state).completed_a_step
+        assert eligibility.readiness(state.with_(again=again)).completed_a_step is expected
 
 
 def test_hot_switch_alone_allows_mindio_to_recover() -> None:

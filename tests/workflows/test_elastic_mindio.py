@@ -84,6 +84,18 @@ async def test_the_dialogue_is_the_recorded_one(temporal: WorkflowEnvironment) -
         assert len({order.uuid for order in peer.received}) == 1
 
 
+async def test_a_mode_that_a_person_terminates_leads_to_a_restart(temporal: WorkflowEnvironment) -> None:
+    """Nobody knows whether pods have left, and the order cannot be given again. No process may take a rank that has left."""
+    script = Script(repairs=OFFERS)
+    async with struck(temporal, script) as (world, _peer, _cluster):
+
+        async def terminated(strategy: str) -> None:
+            await (await world.running()).terminate("by hand")
+
+        script.before_status = terminated
+        assert tried(await until_restart(world)) == [(SMALLER, ESCALATE)]
+
+
 async def test_further_ranks_that_it_chooses_leave_with_the_faulty_ones(temporal: WorkflowEnvironment) -> None:
     """Pods of these ranks are named once, and are missing too."""
     async with struck(temporal, Script(repairs=OFFERS, isolates=(2,))) as (world, peer, _cluster):

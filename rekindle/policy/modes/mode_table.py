@@ -63,8 +63,8 @@ class ModeRow:
     """True if pods are started on nodes that the scheduler chooses. In a storm the mode is held."""
 
     repeats: bool = False
-    """True if the mode can be carried out again where it was cut off. A training side that changes its size at will does what is
-    left to do, and answers as before."""
+    """True if the mode changes the size, so that it is unknown which pods train if it is cut off. It is carried out again then: a
+    training side that changes its size at will does what is left to do, and answers as before."""
 
     def __post_init__(self) -> None:
         if unknown := [name for name in self.limits or () if name not in Limits.model_fields]:

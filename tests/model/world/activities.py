@@ -468,7 +468,8 @@ class Activities:
             self._driver.after(0.5, lambda: self._await_recovery_end(activity, attempt))
         else:
             settled = is_settled(run) or has_waited_only(run)
-            activity.complete(attempt, RecoveryEnd(settled=settled, words=run.status, verdict=verdict_of(run)))
+            end = RecoveryEnd(settled=settled, words=run.status, verdict=verdict_of(run), began=run.began)
+            activity.complete(attempt, end)
 
     def _terminate_recovery(self, activity: Activity, attempt: int) -> None:
         self._driver.terminate(activity.argument(TerminateRequest).workflow_id)

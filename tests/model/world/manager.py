@@ -145,7 +145,9 @@ class Manager:
         work = recovery.work = object()
 
         def alone() -> None:
-            if self.goes_on(recovery, work) and recovery.saved:
+            if self.goes_on(recovery, work) and self.training.state == "starting":  # nothing is to be repaired before
+                self.recovery = None
+            elif self.goes_on(recovery, work) and recovery.saved:
                 self.training.end("the state is saved, and no order has followed")
             elif self.goes_on(recovery, work):
                 recovery.repairs = True
@@ -351,7 +353,10 @@ class Repair:
             self.manager.recovered(self.recovery, self.command)
 
     def _replaced(self) -> frozenset[int]:
-        """Returns the ranks that get other processes. Raises CannotRepair if a lost rank may not be replaced by this order."""
+        """Returns the ranks that get other processes. Raises CannotRepair if a lost rank may not be replaced by this order, or if
+        a rank of the order has left."""
+        if left := self.leaving & set(self.training.missing()):
+            raise CannotRepair(f"pod {min(left)} has left the job")
         left = frozenset(pod for pod in self.leaving if self.training.members.get(pod) == self.members.get(pod))
         of_pods = frozenset(rank for pod in left for rank in self.training.ranks_of(pod))
         vacant = self.training.vacant()

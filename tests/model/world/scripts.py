@@ -176,6 +176,28 @@ def elastic_script(seed: int) -> Script:
     return Script((first, *more), knobs, loss, long_history, seed)
 
 
+LOSES = ("entity terminated", "recovery terminated", "job restarted")
+BESIDE = (*ASKED, *LIGHT[1:3], *LOSES, "switch asked for", "restart asked for")
+"""Disturbances of elastic jobs that belong to other modes, or to people."""
+
+
+def operated_elastic_script(seed: int) -> Script:
+    """Returns a script of a job that may train with fewer pods, on which operations are done too."""
+    chance, plain = random.Random(seed), elastic_script(seed)
+    more = tuple(
+        Disturbance(chance.choice(BESIDE), chance.choice((*OF_SIZES, *OF_SIZES, *OF_OPERATIONS)), chance.choice(LONG), rank)
+        for rank in range(chance.randrange(1, 4))
+    )
+    knobs = replace(
+        plain.knobs,
+        holds=chance.choice(("yes",) * 6 + ("no", "never")),
+        switches=chance.choice(("yes",) * 6 + ("torn",)),
+        goes_on=chance.choice(("yes",) * 6 + ("no",)),
+        finds=chance.choice(("",) * 6 + ("fault", "silent")),
+    )
+    return replace(plain, disturbances=(*plain.disturbances, *more), knobs=knobs)
+
+
 def gentle_elastic_script(seed: int) -> Script:
     """Returns a script of a job that may train with one pod, in which two of three pods are lost and nothing justifies a
     restart."""

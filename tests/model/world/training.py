@@ -459,6 +459,10 @@ class Training:
             return
         if self.world.knobs.pauses == "never":
             return
+        if switch.rank not in self.members:  # it has left
+            self.switching = None
+            self.send(Message("pause", offers=("exit",)))
+            return
         self.state = "paused"
         self.world.moment("pause")
         self._tell_pause()
