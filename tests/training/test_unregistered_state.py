@@ -1,10 +1,18 @@
 """State that a script trains and did not give to its session: refused before a replacement would lack it."""
 
+from collections.abc import Callable, Iterable
+from typing import Any
+
 import pytest
 import torch
 from torch.optim.swa_utils import AveragedModel
 
-from rekindle_training.adapter.unregistered_state import Optimizers, ScalersAndAverages, refuse_strange_parameters
+from rekindle_training.adapter.unregistered_state import (
+    Optimizers,
+    ScalersAndAverages,
+    Schedulers,
+    refuse_strange_parameters,
+)
 
 
 def trained() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
@@ -43,26 +51,112 @@ def test_an_optimizer_of_one_step_or_outside_of_steps_is_nobody_s_affair() -> No
 
 
 class Keeps:
-    """An object with a state that holds what a script trains."""
+    """An object of the script's own, whose state has what is in it in some form."""
 
-    def __init__(self) -> None:
+    def __init__(self, form: Callable[[torch.Tensor], object]) -> None:
         self.model, self.optimizer = trained()
+        self._form = form
+
+    def state_dict(self) -> dict[str, object]:
+        moments = [entry["momentum_buffer"] for entry in self.optimizer.state.values()]
+        return {"held": [self._form(one.detach()) for one in (*self.model.parameters(), *moments)]}
 
 
 class HasMore(torch.nn.Linear):
-    def get_extra_state(self) -> dict[str, int]:
-        return {}
+    """A module with extra state."""
+
+    def __init__(self, keeps: Keeps) -> None:
+        super().__init__(2, 2)
+        object.__setattr__(self, "keeps", keeps)  # not as a part of the module
+
+    def get_extra_state(self) -> object:
+        return self.keeps.state_dict()
 
 
-@pytest.mark.parametrize("holder", [Keeps(), HasMore(2, 2)], ids=["an object", "a module's extra state"])
-def test_what_an_object_of_the_script_carries_may_update(holder: object) -> None:
-    """The session was given what is around it, and its tensors may be its own."""
-    (model, given), (_, carried) = trained(), trained()
+FORMS: dict[str, Callable[[torch.Tensor], object]] = {
+    "tensors": lambda tensor: tensor,
+    "copies": torch.clone,
+    "a form of its own": lambda tensor: tensor.numpy().tobytes(),
+}
+
+
+def steps(optimizer: torch.optim.Optimizer, given: list[object]) -> None:
+    """Updates in two steps of a session that was given some objects."""
     step = [0]
-    with Optimizers([model, given, holder], lambda: step[0]).watched():
+    with Optimizers(given, lambda: step[0]).watched():
         for step[0] in (1, 2):
-            carried.step()
-    refuse_strange_parameters([model, carried, holder])
+            for parameter in optimizer.param_groups[0]["params"]:
+                parameter.grad = torch.randn_like(parameter)
+            optimizer.step()
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
+@pytest.mark.parametrize("holder", [lambda keeps: keeps, HasMore], ids=["an object", "a module's extra state"])
+def test_what_an_object_of_the_script_carries_may_update(
+    holder: Callable[[Keeps], object], form: Callable[[torch.Tensor], object]
+) -> None:
+    """The session was given the object around it, of which the state has its tensors."""
+    (model, given), keeps = trained(), Keeps(form)
+    steps(keeps.optimizer, [model, given, holder(keeps)])
+    refuse_strange_parameters([model, given, keeps.optimizer, holder(keeps)])
+
+
+def test_an_object_of_the_script_hides_no_forgotten_optimizer_or_module() -> None:
+    """An object in `state`, such as an average, has nothing of the optimizer and of the loss that were not given."""
+    (model, given), (_, forgotten), average = trained(), trained(), Keeps(torch.clone)
+    with pytest.raises(TypeError, match="SGD updates, and was not given to the session"):
+        steps(forgotten, [model, given, average])
+    with pytest.raises(ValueError, match=r"session\(optimizer\): SGD updates 2 tensors that are no parameters of the model"):
+        refuse_strange_parameters([model, forgotten, average])
+
+
+class Around(torch.optim.Optimizer):
+    """An optimizer around another one, in the way of SAM: its own state has nothing of the other one's."""
+
+    def __init__(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+        self.base = torch.optim.SGD(self.param_groups, lr=0.1, momentum=0.9)
+        self.schedulers = [torch.optim.lr_scheduler.StepLR(self, 1)]
+
+    def step(self, closure: object = None) -> None:
+        self.base.step()
+
+
+class Whole(Around):
+    """The same with the state of the other one, as accelerate's optimizers have it."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.base.state_dict()
+
+
+def test_an_optimizer_around_another_one_has_the_state_of_both() -> None:
+    """A replacement, or a restart, would begin with the moments of the inner one again, if they are in no state."""
+    model, _ = trained()
+    steps(whole := Whole(model.parameters()), [model, whole])
+    with pytest.raises(TypeError, match=r"SGD updates, and was not given .* add it to session\(state="):
+        steps(around := Around(model.parameters()), [model, around])
+    steps(around := Around(model.parameters()), [model, around, around.base])
+
+
+def test_an_optimizer_of_a_library_hides_no_forgotten_module_scheduler_or_scaler() -> None:
+    """The checks are those for torch's own optimizers. A scheduler that the optimizer itself contains is accepted."""
+    model, _ = trained()
+    optimizer, loss = Around(model.parameters()), torch.nn.Linear(2, 1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    optimizer.step()
+    with Schedulers([model, optimizer]).watched():
+        optimizer.schedulers[0].step()
+        with pytest.raises(TypeError, match="StepLR sets the options of an optimizer, and was not given"):
+            scheduler.step()
+    with (
+        ScalersAndAverages([model, optimizer]).watched(),
+        pytest.raises(TypeError, match="GradScaler scales losses, and was not"),
+    ):
+        torch.amp.GradScaler("cpu").update()
+    optimizer.add_param_group({"params": loss.parameters()})
+    with pytest.raises(ValueError, match=r"session\(optimizer\): Around updates 2 tensors that are no parameters of the model"):
+        refuse_strange_parameters([model, optimizer])
+    refuse_strange_parameters([model, optimizer, loss])
 
 
 def test_an_optimizer_without_a_state_of_tensors_that_are_not_trained_may_update() -> None:
