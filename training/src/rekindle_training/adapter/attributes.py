@@ -29,7 +29,7 @@ class Attributes:
     _first: dict[Place, Any] | None = None
     """Values with which the script began its loop."""
     _taken: dict[Place, Any] = field(default_factory=dict)
-    """Values that were taken from another rank or a checkpoint."""
+    """Values that were taken from another rank or a checkpoint, or had changed when the state was asked for before."""
 
     def begin_loop(self) -> None:
         """Notes the first values. Called when the script has reached its first step."""
@@ -38,7 +38,10 @@ class Attributes:
             self._put(self._taken)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"changed": self._changed()}
+        """Returns the values that have changed, also those that are as before by now: a replacement says the same of them."""
+        changed = self._changed()
+        self._taken |= changed
+        return {"changed": changed}
 
     def _changed(self) -> dict[Place, Any]:
         """Returns the values that have changed since the loop began, or that were taken."""
