@@ -32,6 +32,9 @@ class Noam:
         for group in self.optimizer.param_groups:
             group["lr"] = self.current()
 
+    def __call__(self):
+        self.step()
+
     def step_by_property(self):
         self.turns += 1
         self._set(self.rate)
@@ -125,6 +128,24 @@ class Metric(torch.nn.Module):
         self.total += 1
         self.losses.append(value)
         print(self.total, self.losses)
+
+
+class Centered(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("center", torch.zeros(1))
+
+    def forward(self, value):
+        self.center.mul_(0.9).add_(value.mean().detach())
+        return value - self.center
+
+
+class Trainer:
+    def __init__(self, criterion):
+        self.criterion = criterion
+
+    def shown(self, value):
+        print(self.criterion(value))
 
 
 class Cached:
@@ -236,6 +257,8 @@ def drawing(source):
 noam, engine, average, config, drawn, turning = Noam(optimizer), Engine(), Average(), Config(), rates(), itertools.cycle(inputs)
 warm, decayed, metric, cached, state, closed = Warm(optimizer), Decayed(), Metric(), Cached(), State(), counter()
 hooks, rules = [Noam(optimizer), warm], {"lr": Noam(optimizer)}
+criterion, trainer, model.part = Centered(), Trainer(Centered()), Centered()
+part = model.part
 settings, opts, named = Config(), {"a": optimizer}, {"stops": False}
 options, numbers, endless = Options(0.1), drawing(kept_sampler := Sampler()), drawing(inputs)
 """
@@ -292,6 +315,7 @@ def epochs(between: str, **parts: str) -> str:
         ("noam.turns", steps("noam.turns += 1\nadjust(noam.rate)")),
         ("engine.noam.turns", steps("engine.noam.step()")),
         ("engine.noam.turns", epochs("engine.noam.step()")),
+        ("engine.noam.turns", steps("engine.noam()")),
         ("engine.turns", steps(top="engine.gathers()")),
         ("warm.turns", steps("warm.step()")),
         ("decayed.counts['turns']", steps("decayed.count()")),
@@ -304,6 +328,9 @@ def epochs(between: str, **parts: str) -> str:
         ("count", steps("count += 1", top="weight = logits(1 + count)")),
         ("count", steps("count += 1\nfor one in opts.values():\n    one.param_groups[0]['lr'] = 0.1 / count")),
         ("closed.turns", steps("closed()")),
+        ("criterion.center", steps(top="criterion(model(batch)).sum().backward()")),
+        ("trainer.criterion.center", steps(top="trainer.criterion(model(batch)).sum().backward()")),
+        ("criterion.center", steps("criterion.center += 1", top="weight = criterion.center")),
         ("hooks[0].turns", steps("for hook in hooks:\n    hook.step()")),
         ("hooks[0].turns", epochs("for hook in hooks:\n    hook.step()")),
         ("rules['lr'].turns", steps("for rule in rules.values():\n    rule.step()")),
@@ -337,6 +364,10 @@ def test_what_functions_methods_and_iterators_carry_is_found(name: str, source: 
         steps(top="weight = next(numbers)"),
         steps("print(next(drawn))"),
         steps("noam.shows()"),
+        steps("print(criterion(loss))"),
+        steps("trainer.shown(loss)"),
+        steps(top="part(model(batch)).sum().backward()"),
+        steps("model.part.center += 1", top="weight = part.center"),
         steps(top="engine.train_step()"),
         epochs("engine.turns += 1\nprint(engine.turns)"),
         epochs("config = replace(config, seen=config.seen + 1)\nprint(config.seen)\nadjust(config.lr)"),

@@ -27,6 +27,8 @@ class Callee:
     function: FunctionType
     holder: object
     """Object of which the function is a method. None: it is no method."""
+    is_of_call: bool = False
+    """True if this object is called itself, and not a method of it."""
 
     @property
     def code(self) -> CodeType:
@@ -74,14 +76,14 @@ def callee_of(called: object, holder: object) -> Callee | None:
     """Returns a function of the script whose source is known; None: it is something else."""
     if isinstance(called, MethodType):
         holder, called = called.__self__, cast(object, called.__func__)
-    if not isinstance(called, FunctionType):
+    if is_of_call := not isinstance(called, FunctionType):
         called, holder = _call_of(called), called
     if not isinstance(called, FunctionType):
         return None
     function = unwrap(called)
     if not (isinstance(function, FunctionType) and is_of_script(function.__code__.co_filename)):
         return None
-    found = Callee(function, holder)
+    found = Callee(function, holder, is_of_call)
     return found if found.body else None
 
 
@@ -104,7 +106,7 @@ def pairs(call: ast.Call, callee: Callee) -> Iterator[tuple[str, ast.expr]]:
     others = more.pop(0) if code.co_flags & inspect.CO_VARARGS else ""
     keywords = more.pop(0) if code.co_flags & inspect.CO_VARKEYWORDS else ""
     if has_self and names:
-        yield names[0], _holder(call.func)
+        yield names[0], call.func if callee.is_of_call else _holder(call.func)
     places = iter(names[has_self : code.co_argcount])
     for given in call.args:
         if isinstance(given, ast.Starred):

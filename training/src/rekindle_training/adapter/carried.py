@@ -58,7 +58,8 @@ class Carried:
         given: objects that the session was given. Their state does not belong to the loop.
         """
         things = list(given)
-        self._known = {id(thing) for thing in things}
+        modules = [part for thing in things if isinstance(thing, torch.nn.Module) for part in thing.modules()]
+        self._known = {id(thing) for thing in (*things, *modules)}
         for thing in things:
             parts = getattr(thing, "__dict__", {}).values()
             self._known |= {id(part) for part in parts if not (isinstance(part, _PLAIN) or _is_beside_state([thing, part]))}

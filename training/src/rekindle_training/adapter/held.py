@@ -10,20 +10,27 @@ _NOTHING = object()
 
 
 def value_at(thing: object, name: str) -> Any:
-    """Returns an attribute of an object, a variable around a function, or an item of a dictionary (`['a']`); None: none."""
+    """Returns an attribute of an object or a buffer, a variable around a function, or an item of a dictionary (`['a']`)."""
     if name[1:-1].isdigit():
         return cast(list[Any], thing)[int(name[1:-1])] if type(thing) in (list, tuple) else None
     if name.startswith("["):
         return dict.get(cast(dict[str, Any], thing), name[2:-2]) if issubclass(type(thing), dict) else None
     own = attributes(thing)
-    return own[name] if name in own else _of_class(thing, name, None)
+    return own[name] if name in own else _buffers(own).get(name, _of_class(thing, name, None))
 
 
 def has(thing: object, name: str) -> bool:
-    """Returns whether an object, or its class, has this attribute or item."""
+    """Returns whether an object, or its class, has this attribute, buffer or item."""
     if name.startswith("["):
         return issubclass(type(thing), dict) and dict.__contains__(cast(dict[str, Any], thing), name[2:-2])
-    return name in attributes(thing) or _of_class(thing, name, _NOTHING) is not _NOTHING
+    own = attributes(thing)
+    return name in own or name in _buffers(own) or _of_class(thing, name, _NOTHING) is not _NOTHING
+
+
+def _buffers(own: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the buffers of a module, which are read as attributes are, among what it has itself."""
+    found = own.get("_buffers")
+    return found if isinstance(found, dict) else {}
 
 
 def _of_class(thing: object, name: str, default: object) -> Any:
