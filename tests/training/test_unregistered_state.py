@@ -65,6 +65,8 @@ class Keeps:
 class HasMore(torch.nn.Linear):
     """A module with extra state."""
 
+    keeps: Keeps
+
     def __init__(self, keeps: Keeps) -> None:
         super().__init__(2, 2)
         object.__setattr__(self, "keeps", keeps)  # not as a part of the module
@@ -118,7 +120,7 @@ class Around(torch.optim.Optimizer):
         self.base = torch.optim.SGD(self.param_groups, lr=0.1, momentum=0.9)
         self.schedulers = [torch.optim.lr_scheduler.StepLR(self, 1)]
 
-    def step(self, closure: object = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         self.base.step()
 
 
