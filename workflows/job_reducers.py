@@ -387,23 +387,28 @@ def left_half_done(state: JobState, how: str, now: datetime) -> JobState:
     return faults.reported(state.with_(lost_recovery=""), FaultReport(faults=(fault,)), now)
 
 
-def settled(state: JobState, verdict: Verdict | None, now: datetime) -> JobState:
+def settled(state: JobState, verdicts: Sequence[Verdict], now: datetime) -> JobState:
     """Ends the incident of a lost recovery that came to its end.
 
     Without a verdict the recovery did nothing, and no incident is stored.
+
+    Args:
+        verdicts: those of the modes of the incident, in their order, as far as they are known.
     """
     case = lost_recovery(state)
     state = state.with_(lost_recovery="")
-    if verdict is None:
+    if not verdicts:
         return state
-    state = with_links(downgraded(state, verdict, now), verdict)
+    for verdict in verdicts:
+        state = with_links(downgraded(state, verdict, now), verdict)
+    seconds = sum(verdict.seconds for verdict in verdicts)
     incident = Incident(
         number=state.incidents,
         summary=case.summary,
-        started_at=now - timedelta(seconds=verdict.seconds),
-        seconds=verdict.seconds,
-        verdict=verdict.outcome,
-        ladder=(verdict.with_(unread=(), situation=None),),
+        started_at=now - timedelta(seconds=seconds),
+        seconds=seconds,
+        verdict=verdicts[-1].outcome,
+        ladder=tuple(verdict.with_(unread=(), situation=None) for verdict in verdicts),
         policy_after=state.policy,
     )
     return concluded(state, case, incident)

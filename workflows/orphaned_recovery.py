@@ -4,12 +4,15 @@ Called by `TrainingJob` before it begins anything, so that two recoveries never 
 """
 
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from temporalio import workflow
 
 from rekindle.ids import incident_of, recovery_workflow, runs_mode
 from rekindle.model.activities.requests import RecoveryEnd
 from rekindle.model.state import JobState
+from rekindle.model.verdict import Verdict
 from rekindle.policy.modes import cases
 from rekindle.policy.modes.mode_table import MODES, About, row_of
 from workflows import job_reducers, steps
@@ -26,6 +29,13 @@ UNNOTED = 10
 """Maximum number of incidents that the cluster may not have recorded. Modes that repair processes do not need the cluster."""
 
 
+class _Found(NamedTuple):
+    """Recovery that has begun, with its end."""
+
+    recovery: str
+    end: RecoveryEnd
+
+
 async def is_settled(known: JobContext, journal: Journal) -> bool:
     """Returns whether the lost recovery is settled: it ended by itself, or there was none, or the job has ended.
 
@@ -33,10 +43,11 @@ async def is_settled(known: JobContext, journal: Journal) -> bool:
     """
     noted = known.state.lost_recovery
     is_certain = incident_of(noted) <= known.state.incidents
-    found = await _last_of(noted, known, RecoveryEnd(settled=not is_certain, words="nothing is known of its end", known=False))
-    if found is None:
+    ladder = await _ladder_of(noted, known)
+    if ladder is None:
         return True
-    last, end = found
+    nothing = _Found(noted, RecoveryEnd(settled=not is_certain, words="nothing is known of its end", known=False))
+    last, end = ladder[-1] if ladder else nothing
     settled = end.settled or _is_of_known_faults(end, known.state)
     if end.known or is_certain:
         what = "it is settled" if settled else "what it left behind is swept"
@@ -44,7 +55,7 @@ async def is_settled(known: JobContext, journal: Journal) -> bool:
         journal.soon(journal.record(known.state, "RecoveryFound", words, warning=not settled))
     known.state = job_reducers.found(known.state, last if end.known or is_certain else "")
     if end.known and settled:
-        await _conclude(known, journal, end)
+        await _conclude(known, journal, _verdicts(ladder))
     elif end.known and known.state.job.observe:
         known.state = job_reducers.left_half_done(known.state, f"{last} {end.words}", workflow.now())
         return True
@@ -61,32 +72,43 @@ def _is_of_known_faults(end: RecoveryEnd, state: JobState) -> bool:
     return interrupted and cases.is_broken(state, workflow.now())
 
 
-async def _last_of(noted: str, known: JobContext, end: RecoveryEnd) -> tuple[str, RecoveryEnd] | None:
-    """Returns the last recovery that had begun, with its end.
+async def _ladder_of(noted: str, known: JobContext) -> list[_Found] | None:
+    """Returns the modes of the last incident that had begun, in the order in which they began. Empty: nothing is known of any.
 
-    Recoveries of earlier incidents are noted on the way. None: the job has ended.
-
-    Args:
-        end: returned if there was no recovery.
+    Earlier incidents are noted on the way. None: the job has ended.
     """
-    last, ahead = noted, _perhaps_running(noted, known.state)
+    ladder: list[_Found] = []
+    ahead = _perhaps_running(noted, known.state)
     while ahead:
         recovery = ahead.pop(0)
         known.state = known.state.with_(lost_recovery=recovery)  # so that it receives signals meanwhile
-        found = await _end_of(recovery, known)
-        if found is None:
+        end = await _end_of(recovery, known)
+        if end is None:
             return None
-        if found.known and not (incident_of(recovery) == incident_of(last) and _began(found) < _began(end)):
-            if end.verdict and incident_of(last) < incident_of(recovery):
-                known.state = job_reducers.settled(job_reducers.found(known.state, last), end.verdict, workflow.now())
-            last, end = recovery, found
-        if not ahead and end.known and incident_of(last) == incident_of(recovery) < incident_of(noted) + UNNOTED:
-            ahead = _of_incident(known.state, incident_of(last) + 1)
-    return last, end
+        if end.known:
+            if ladder and incident_of(ladder[-1].recovery) < incident_of(recovery):
+                _note_earlier(known, ladder)
+                ladder = []
+            ladder = sorted((*ladder, _Found(recovery, end)), key=_began)
+        number = incident_of(ladder[-1].recovery) if ladder else 0
+        if not ahead and number == incident_of(recovery) < incident_of(noted) + UNNOTED:
+            ahead = _of_incident(known.state, number + 1)
+    return ladder
 
 
-def _began(end: RecoveryEnd) -> float:
-    return end.began.timestamp() if end.began else -math.inf
+def _note_earlier(known: JobContext, ladder: Sequence[_Found]) -> None:
+    if verdicts := _verdicts(ladder):
+        found = job_reducers.found(known.state, ladder[-1].recovery)
+        known.state = job_reducers.settled(found, verdicts, workflow.now())
+
+
+def _verdicts(ladder: Sequence[_Found]) -> tuple[Verdict, ...]:
+    """Returns the verdicts of an incident, each of which says what its mode has changed. Empty: the last mode did nothing."""
+    return tuple(one.end.verdict for one in ladder if one.end.verdict) if ladder[-1].end.verdict else ()
+
+
+def _began(found: _Found) -> float:
+    return found.end.began.timestamp() if found.end.began else -math.inf
 
 
 def _perhaps_running(noted: str, state: JobState) -> list[str]:
@@ -127,17 +149,20 @@ async def _end_of(recovery: str, known: JobContext) -> RecoveryEnd | None:
     return None
 
 
-async def _conclude(known: JobContext, journal: Journal, end: RecoveryEnd) -> None:
+async def _conclude(known: JobContext, journal: Journal, verdicts: Sequence[Verdict]) -> None:
     """Stores what the recovery did as if this workflow had started it.
 
     A cancelled recovery does not report what it left behind, so its backup pods are deleted.
+
+    Args:
+        verdicts: those of its incident. Empty: it was cancelled.
     """
     before = known.state
-    known.state = job_reducers.settled(before, end.verdict, workflow.now())
+    known.state = job_reducers.settled(before, verdicts, workflow.now())
     if known.state.policy is not before.policy:
         await journal.publish_policy(lambda: known.state)
     journal.soon(journal.remember())
-    if end.verdict is None:
+    if not verdicts:
         await delete_backups(known)
     else:
         await look(known, journal)  # the recovery changed pods, which was not known until now

@@ -134,9 +134,20 @@ def test_what_the_recovery_of_a_lost_workflow_did_is_taken_over() -> None:
     """The lost recovery restarted the job: faults from before it are over, each rank needs a holder, and it counts as a
     restart."""
     state = told(STATE.with_(lost_recovery="recovery/x"), a_fault("crash", FaultKind.PROCESS))
-    state = job_reducers.settled(state, a_verdict(restarted_at=NOW + timedelta(seconds=1)), NOW + timedelta(seconds=2))
+    state = job_reducers.settled(state, (a_verdict(restarted_at=NOW + timedelta(seconds=1)),), NOW + timedelta(seconds=2))
     assert (state.faults, state.lost_recovery, len(state.restarts)) == ((), "", 1)
     assert state.holders == ("*", "*", "*")
+
+
+def test_each_mode_of_a_lost_incident_is_taken_over() -> None:
+    """The first mode has left a pod behind, and the second one has recovered the job. Both are in the history."""
+    left = PodRef(name="gpt-1-hot", uid="new")
+    first = a_verdict(Mode.PROCESS_RESCHEDULING, Outcome.ESCALATE, left_behind=(left,))
+    state = STATE.with_(lost_recovery="recovery/x")
+    state = job_reducers.settled(state, (first, a_verdict(Mode.ELASTIC_TRAINING)), NOW)
+    assert state.left_behind == (left,)
+    assert [verdict.mode for verdict in state.history[-1].ladder] == [Mode.PROCESS_RESCHEDULING, Mode.ELASTIC_TRAINING]
+    assert state.history[-1].verdict is Outcome.RECOVERED
 
 
 def test_a_switch_of_a_lost_workflow_takes_no_rank_from_who_was_seen_since() -> None:
@@ -144,9 +155,9 @@ def test_a_switch_of_a_lost_workflow_takes_no_rank_from_who_was_seen_since() -> 
     moved = Switched(pod_rank=1, before=PodRef(name="old", uid="bbbb"), after=PodRef(name="new", uid="dddd"))
     verdict = a_verdict(Mode.HOT_SWITCH, switched=(moved,))
     seen_since = STATE.with_(lost_recovery="recovery/x", holders=("eeee", "ffff", "gggg"))
-    assert job_reducers.settled(seen_since, verdict, NOW).holders == ("eeee", "ffff", "gggg")
+    assert job_reducers.settled(seen_since, (verdict,), NOW).holders == ("eeee", "ffff", "gggg")
     still_held = seen_since.with_(holders=("aaaa", "bbbb", "cccc"))
-    assert job_reducers.settled(still_held, verdict, NOW).holders == ("aaaa", "dddd", "cccc")
+    assert job_reducers.settled(still_held, (verdict,), NOW).holders == ("aaaa", "dddd", "cccc")
 
 
 def test_a_switch_of_a_rank_that_had_passed_to_another_pod_ends_that_fault() -> None:
@@ -397,7 +408,7 @@ def test_a_restart_by_a_lost_workflow_brings_another_manager_too() -> None:
     state = job_reducers.sighted(state, Sighting(manager="m2"), NOW + timedelta(seconds=2), restarting=False)
     assert len(state.faults) == 1
     restarted = a_verdict(restarted_at=NOW + timedelta(seconds=1))
-    state = job_reducers.settled(state, restarted, NOW + timedelta(seconds=3))
+    state = job_reducers.settled(state, (restarted,), NOW + timedelta(seconds=3))
     assert (state.manager_lost, state.faults) == ("", ())
 
 

@@ -79,6 +79,15 @@ EXAMPLES = (
         knobs=replace(SMALLER, elastic="1; wait=20s"),
     ),
     example(
+        "the job's workflow is lost when its second mode has begun, and the first one has left a pod behind",
+        "left behind",
+        LOST,
+        Disturbance("deletion refused", delay=40.0, rank=1),
+        Disturbance("entity terminated", "order downgrade", 0.1),
+        Disturbance("nodes back", "pods left"),
+        knobs=replace(SMALLER, elastic="1; wait=20s"),
+    ),
+    example(
         "a fault of a rank that has left is reported, and there are nodes again",
         "size",
         Disturbance("failover asked for", delay=40.0),
