@@ -105,6 +105,29 @@ async def test_fewer_are_inside_while_they_take_too_long(monkeypatch: pytest.Mon
     assert [await inside_of_twenty(0.5) for _ in range(5)] == [4, 7, 9, 10, 10]
 
 
+async def test_jobs_that_do_not_answer_take_no_places_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls for some jobs last long again and again while all others are quick. As many as before run at once."""
+    now = 0.0
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
+    visitors, stuck = Visitors(Admission(10, 1e9, (), slow=1.0)), ("stuck-1", "stuck-2", "stuck-3", "stuck-4")
+    for _ in range(5):
+        for name in stuck:
+            await visitors.come(name)
+        for number in range(30):
+            await visitors.come(f"{number}")
+            assert visitors.inside[-1] == f"{number}"
+            now += 0.8
+            await visitors.go(f"{number}")
+        for name in stuck:
+            await visitors.go(name)
+    visitors.inside.clear()
+    for number in range(20):
+        await visitors.come(f"{number}")
+    assert len(visitors.inside) == 10
+    for number in range(20):
+        await visitors.go(f"{number}")
+
+
 async def test_who_cannot_be_admitted_in_time_is_told_so() -> None:
     """A caller that waited too long for a place is refused, and is admitted when it tries again."""
     admission = Admission(1, 0.01, ())

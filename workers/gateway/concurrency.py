@@ -38,7 +38,8 @@ class Admission:
     """Limits the number of concurrent calls. `wanted` jobs come first; the others take turns, however many calls each has.
 
     Fewer run at once while they take too long, since a call that times out is made again, and costs as much as one that succeeds.
-    The number then grows again, by one each time that as many calls as run at once were quick.
+    The number then grows again, by one each time that as many calls as run at once were quick. A call during which as many others
+    were quick says only that its own job does not answer. Such jobs must not take the places of all others.
     """
 
     def __init__(self, places: int, patience: float, wanted: Collection[str], slow: float = math.inf) -> None:
@@ -52,6 +53,8 @@ class Admission:
         self._places, self._taken = float(places), 0
         self._lowered = -math.inf
         """Time at which the number was last lowered. Calls that began before say nothing of the lower one."""
+        self._quick = 0
+        """Number of quick calls until now."""
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
     @asynccontextmanager
@@ -66,11 +69,11 @@ class Admission:
                 await self._enter(job_id)
         except TimeoutError:
             raise Unavailable(f"too many come at once: no place became free within {self._patience:g} s") from None
-        began = asyncio.get_running_loop().time()
+        began, quick = asyncio.get_running_loop().time(), self._quick
         try:
             yield
         finally:
-            self._adapt(began)
+            self._adapt(began, self._quick - quick)
             self._leave()
 
     async def _enter(self, job_id: str) -> None:
@@ -90,11 +93,15 @@ class Admission:
     def _has_room(self) -> bool:
         return self._taken < int(self._places)
 
-    def _adapt(self, began: float) -> None:
+    def _adapt(self, began: float, quick: int) -> None:
+        """Args:
+        began: time at which a call began that has ended. quick: number of quick calls that have ended meanwhile.
+        """
         now = asyncio.get_running_loop().time()
         if now - began < self._slow:
+            self._quick += 1
             self._places = min(self._most, self._places + 1 / self._places)
-        elif began >= self._lowered:
+        elif began >= self._lowered and quick < int(self._places):
             self._places, self._lowered = max(min(FEWEST, self._most), self._places * FEWER), now
 
     def _leave(self) -> None:
