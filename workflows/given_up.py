@@ -6,7 +6,7 @@ from rekindle.model import bounds
 from rekindle.model.fault import TRAINING_SIDE, FaultKind
 from rekindle.model.incident import Incident
 from rekindle.model.mode import Outcome
-from rekindle.model.state import GivenUp, JobState, Pending
+from rekindle.model.state import Again, GivenUp, JobState, Pending
 from rekindle.model.verdict import Training, Verdict
 from rekindle.policy.modes.eligibility import real_faults
 from rekindle.policy.modes.job_phase import has_trained, phase
@@ -41,12 +41,16 @@ def _stands(incident: Incident) -> bool:
 def aborted(state: JobState, verdict: Verdict, incident: int, now: datetime) -> JobState:
     """Returns the state after a person has aborted an incident: nothing more is done about the present faults."""
     words = f"{verdict.outcome}: {verdict.reason}"
-    stopped = verdict.restarted_at is not None
+    stopped = verdict.restarted_at is not None or _is_stopped(state)  # an earlier restart may have come to no step
     given_up = GivenUp(
         since=now, incident=incident, mode=verdict.mode, reason=bounds.note(verdict.reason), aborted=True, stopped=stopped
     )
     standing = tuple(faults.judged(state.faults, [one.fault for one in state.faults], words))
     return without(state.with_(faults=standing, again=None, given_up=given_up))
+
+
+def _is_stopped(state: JobState) -> bool:
+    return state.given_up is not None and state.given_up.stopped
 
 
 def words(state: JobState) -> str:
@@ -71,6 +75,8 @@ def retried(state: JobState, request: Pending, now: datetime) -> JobState:
         request: request for a restart, which is made if the job stands and nothing is known to be faulty.
     """
     stands = state.given_up is not None
+    has_begun = state.again is None and not _is_stopped(state)
+    again = None if has_begun else Again(at=now, tries=0)  # it has not completed a step since its pods were stopped
     state = faults.rejudged(state, every=True, mended=True)
-    state = state.with_(again=None, given_up=None, restarts=(), repairs=(), tried_again=now)
+    state = state.with_(again=again, given_up=None, restarts=(), repairs=(), tried_again=now)
     return state.with_(request=request) if stands and not real_faults(state) else state

@@ -7,15 +7,17 @@ import pytest
 
 from rekindle.model.attachment import Attachment, Progress
 from rekindle.model.fault import TRAINING_SIDE, Fault, FaultKind, FaultType, FaultyRanks
-from rekindle.model.incident import Incident
+from rekindle.model.incident import Incident, ModeRequest
 from rekindle.model.job import Job, JobId, SubHealthStrategy
 from rekindle.model.keys import FAULT_RETRY_TIMES, RECOVER_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.mode import Mode, Outcome
-from rekindle.model.state import Again, JobState, Standing
+from rekindle.model.state import Again, GivenUp, JobState, Pending, Standing
 from rekindle.model.training_side import TrainingSide
 from rekindle.model.verdict import Training, Verdict
 from rekindle.policy.modes import eligibility, faulty_ranks
+from rekindle.policy.modes.job_phase import phase
+from workflows import again, given_up
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
 
@@ -67,11 +69,25 @@ def test_a_job_whose_pods_cannot_be_moved_gets_no_other_pods() -> None:
 
 def test_a_step_of_an_earlier_life_counts_no_more_when_a_restart_was_given_up() -> None:
     """Training has not begun again, and would refuse each order. MindIO, which reports no step, is believed."""
-    again, step = Again(at=NOW), Progress(incarnation="life-1", step=3)
+    waits, step = Again(at=NOW), Progress(incarnation="life-1", step=3)
     for side, expected in ((TrainingSide.REKINDLE, False), (TrainingSide.MINDIO, True)):
         state = JobState.of(mindio(training_side=side)).with_(progress=step)
         assert eligibility.readiness(state).completed_a_step
-        assert eligibility.readiness(state.with_(again=again)).completed_a_step is expected
+        assert eligibility.readiness(state.with_(again=waits)).completed_a_step is expected
+
+
+def test_a_step_of_an_earlier_life_counts_no_more_when_a_person_ends_another_try() -> None:
+    """Training has not begun again, whether the try is aborted or has yet to begin. The job is not shown as one that trains."""
+    gone = GivenUp(since=NOW, incident=1, mode=Mode.JOB_RESCHEDULING, reason="no completed step within 900 s", stopped=True)
+    state = JobState.of(mindio(training_side=TrainingSide.REKINDLE)).with_(
+        progress=Progress(incarnation="life-1", step=3), again=Again(at=NOW), given_up=gone
+    )
+    aborted = given_up.aborted(state, Verdict(mode=Mode.JOB_RESCHEDULING, outcome=Outcome.CANCELLED, reason="by ada"), 2, NOW)
+    request = Pending(id="1", request=ModeRequest(mode=Mode.JOB_RESCHEDULING))
+    for stands in (aborted, given_up.retried(state, request, NOW), given_up.retried(aborted, request, NOW)):
+        assert not eligibility.readiness(stands).completed_a_step
+        assert eligibility.readiness(again.over(stands)).completed_a_step
+    assert phase(aborted, None) == "given up"
 
 
 def test_hot_switch_alone_allows_mindio_to_recover() -> None:

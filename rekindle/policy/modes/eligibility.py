@@ -34,10 +34,11 @@ REPAIRS = (Mode.ONLINE_RETRY, Mode.IN_PLACE, Mode.PROCESS_RESCHEDULING, Mode.ELA
 
 def readiness(state: JobState) -> Readiness:
     """Returns the state of the training side. If it does not report its first step, the step counts as completed. That of an
-    earlier life says nothing after a restart that was given up."""
+    earlier life says nothing after a restart that was given up, also if a person has aborted another try."""
+    stopped = state.again is not None or (state.given_up is not None and state.given_up.stopped)
     return Readiness(
         attached=state.attachment is not None,
-        completed_a_step=(state.progress is not None and state.again is None) or not side_of(state.job).reports_its_steps,
+        completed_a_step=(state.progress is not None and not stopped) or not side_of(state.job).reports_its_steps,
         lost_manager=state.manager_lost,
     )
 
