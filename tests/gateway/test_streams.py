@@ -164,12 +164,23 @@ async def test_an_order_for_a_job_that_is_not_here_is_refused_and_may_be_tried_a
     streams = Streams(limit=1)
     with pytest.raises(NotAttached):
         await streams.deliver(orders.migrate("job", "u"), RECOVERY)
-    assert streams.wanted == {"job"}
+    assert [*streams.wanted] == ["job"]
     stream = streams.open("job", "session")
     assert stream
     stream.end("over")
     with pytest.raises(NotAttached):
         await streams.deliver(orders.migrate("job", "u"), RECOVERY)
+
+
+async def test_jobs_whose_streams_never_come_are_forgotten() -> None:
+    """A gateway is not told that such a job has ended. The latest are kept, each once."""
+    streams = Streams(limit=1)
+    for number in (*range(gateway_streams.MOST_WANTED), 0, gateway_streams.MOST_WANTED):
+        with pytest.raises(NotAttached):
+            await streams.deliver(orders.migrate(f"job-{number}", "u"), RECOVERY)
+    assert len(streams.wanted) == gateway_streams.MOST_WANTED
+    assert "job-1" not in streams.wanted
+    assert [*streams.wanted][-2:] == ["job-0", f"job-{gateway_streams.MOST_WANTED}"]
 
 
 async def test_an_order_for_a_subscription_is_not_written_on_the_one_that_follows_it() -> None:

@@ -66,7 +66,7 @@ class Attachments:
             raise Unavailable("the gateway holds as many streams as it may")
         try:
             await self._attached(stream)
-            self._streams.wanted.discard(job_id)
+            self._streams.wanted.pop(job_id, None)
             yield stream
         finally:
             self._streams.close(stream)
@@ -74,7 +74,7 @@ class Attachments:
 
     def want(self, job_id: str) -> None:
         """Records that a recovery of the job waits for its stream: it comes before others."""
-        self._streams.wanted.add(job_id)
+        self._streams.want(job_id)
 
     def here(self, job_id: str) -> Stream | None:
         """Returns the job's stream at this gateway; None: it is not here."""

@@ -23,6 +23,10 @@ KEEP_ALIVE = 5.0
 SLOTS = 50
 """Number of parts of that time. Streams are distributed over them, so that keep-alives are not all sent in the same moment."""
 
+MOST_WANTED = 1_000
+"""Maximum number of jobs that are remembered since a recovery waits for their stream. One may have ended, or have its stream at
+another gateway, which nobody tells: the oldest are dropped."""
+
 GAP = 0.1
 """Seconds between two orders of a job: TaskD's loop takes one in 100 ms, and loses the first of two. Source: measured."""
 
@@ -136,8 +140,9 @@ class Streams:
         self._streams: dict[str, Stream] = {}
         self._slots: list[set[Stream]] = [set() for _ in range(SLOTS)]
         self._opened = 0
-        self.wanted: set[str] = set()
-        """Jobs without a stream here for which a recovery waits: an order arrived, or the job's workflow reports one."""
+        self.wanted: dict[str, None] = {}
+        """Jobs without a stream here for which a recovery waits: an order arrived, or the job's workflow reports one. The latest
+        are last."""
 
     def open(self, job_id: str, session: str, client: str = "") -> Stream | None:
         """Opens a stream for a job; an older one is ended. Returns None if the gateway is full."""
@@ -159,6 +164,13 @@ class Streams:
 
     def of(self, job_id: str) -> Stream | None:
         return self._streams.get(job_id)
+
+    def want(self, job_id: str) -> None:
+        """Records that a recovery waits for the job's stream: its clients come before others."""
+        self.wanted.pop(job_id, None)
+        self.wanted[job_id] = None
+        if len(self.wanted) > MOST_WANTED:
+            del self.wanted[next(iter(self.wanted))]
 
     def all(self) -> list[Stream]:
         return list(self._streams.values())
@@ -197,7 +209,7 @@ class Streams:
         """
         stream = self._streams.get(order.job_id)
         if stream is None or stream.ended:
-            self.wanted.add(order.job_id)
+            self.want(order.job_id)
             raise NotAttached(f"the stream of job {order.job_id} is not at this gateway")
         if order.session and order.session != stream.session:
             raise NotAttached(f"job {order.job_id} has subscribed again, and receives all that it lacks")
