@@ -154,7 +154,7 @@ def sighted(state: JobState, sighting: Sighting, now: datetime, *, restarting: b
     While a mode restarts all pods, holders of ranks are determined at its end.
     """
     if elastic.is_whole(state, sighting):
-        state = state.with_(small=None)
+        state = state.with_(small=None) if restarting else elastic.whole_again(state)
     state = elastic.pods_that_come(state, sighting)
     sighting = elastic.seen(state, sighting)
     told = _with_problems(state.with_(standbys=sighting.standbys, storm=sighting.storm), sighting.problems)

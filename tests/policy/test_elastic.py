@@ -18,7 +18,7 @@ from rekindle.model.state import MENDED, JobState, Registration, Standing
 from rekindle.model.training_side import TrainingSide
 from rekindle.model.verdict import Training, Verdict
 from rekindle.policy.modes import cases, elastic, eligibility, ladder, requests
-from workflows.job_reducers import registered
+from workflows.job_reducers import registered, sighted
 
 STEP = Progress(incarnation="life", step=1, steps_lost=0)
 NOW = datetime(2026, 1, 2, 14, 2, tzinfo=UTC)
@@ -193,6 +193,18 @@ def test_another_party_that_restarts_all_pods_makes_the_job_whole() -> None:
     assert not elastic.is_whole(state, Sighting(holders=("uid-0", "b", "c", "d")))
     assert not elastic.is_whole(state, Sighting(holders=("a", "b", "", "d")))
     assert not elastic.is_whole(JobState(job=JOB, holders=PODS), Sighting(holders=("a", "b", "c", "d")))
+    assert not elastic.is_whole(small(2, old={2: "c"}), Sighting(holders=("a", "b", "c", "d")))
+
+
+@pytest.mark.parametrize("old", [{2: "uid-2"}, {}])
+def test_pods_of_a_small_job_that_another_party_restarts_are_no_faults(old: dict[int, str]) -> None:
+    """They have not passed to other pods: nothing of the new training is faulty. The last step was one of the old one."""
+    state = small(2, old=old).with_(progress=STEP, attachment=HERE)
+    after = sighted(state, Sighting(holders=("a", "b", "c", "d")), NOW, restarting=False)
+    assert (after.small, after.faults, after.progress) == (None, (), None)
+    assert after.holders == ("a", "b", "c", "d")
+    by_us = sighted(state, Sighting(holders=("a", "b", "c", "d")), NOW, restarting=True)
+    assert (by_us.small, by_us.faults, by_us.progress) == (None, (), STEP)
 
 
 def test_only_ranks_that_the_job_has_are_missing() -> None:

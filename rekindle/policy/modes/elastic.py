@@ -311,7 +311,18 @@ def is_whole(state: JobState, sighting: Sighting) -> bool:
     """Returns whether another party restarted all pods of a small job: each rank has a pod, and none has the one that it had."""
     if state.small is None or len(state.holders) != len(sighting.holders):
         return False
-    return all(new not in ("", UNKNOWN_HOLDER, old) for old, new in zip(state.holders, sighting.holders, strict=True))
+    pairs = zip(_last_holders(state, state.small), sighting.holders, strict=True)
+    return all(new not in ("", UNKNOWN_HOLDER, old) for old, new in pairs)
+
+
+def whole_again(state: JobState) -> JobState:
+    """Returns the state of a small job of which another party restarted all pods. Missing ranks have their last holders again, so
+    that all pods are seen to be new: the others have not passed to other pods of the same training."""
+    return state.with_(small=None, holders=_last_holders(state, state.small)) if state.small else state
+
+
+def _last_holders(state: JobState, small: Small) -> tuple[str, ...]:
+    return tuple(uid or small.old.get(rank, UNKNOWN_HOLDER) for rank, uid in enumerate(state.holders))
 
 
 def seen(state: JobState, sighting: Sighting) -> Sighting:
