@@ -469,5 +469,6 @@ async def look(known: JobContext, journal: Journal, within: timedelta = steps.LO
     elif known.sightings == before:
         known.state = job_reducers.surveyed(known.state, survey, workflow.now())
         journal.problems(known.state, state.problems)
+        journal.whole_again(state.small, known.state.small)
         journal.lost_manager(known.state, state.manager_lost)
     return True

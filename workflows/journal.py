@@ -11,6 +11,7 @@ from temporalio import workflow
 
 from rekindle.model.activities.jobs import PolicyRequest, RememberRequest
 from rekindle.model.cluster import ClusterEvent
+from rekindle.model.elastic import Small
 from rekindle.model.fault import Fault
 from rekindle.model.job import ManagerLost
 from rekindle.model.node_record import Blame
@@ -108,6 +109,11 @@ class Journal:
         if state.unsure_since and before is None:
             words = f"{UNSURE}; `rekindle recover {state.job.name} --mode online-retry` asks whether it trains"
             self.soon(self.record(state, "FaultMayBeLost", words, warning=True))
+
+    def whole_again(self, before: Small | None, now: Small | None) -> None:
+        """Writes that no pods are missing any more, without an incident: another workflow of the job would ignore their ranks."""
+        if before and now is None:
+            self.soon(self.remember())
 
     def problems(self, state: JobState, before: tuple[str, ...]) -> None:
         """Records events about new problems that keep the job from being recovered."""

@@ -370,6 +370,7 @@ class TrainingJob(PeopleUpdates):
         before = self.state
         self.known.state = job_reducers.sighted(before, sighting, workflow.now(), restarting=self._restarts_pods())
         self.journal.problems(self.state, before.problems)
+        self.journal.whole_again(before.small, self.state.small)
         if self.journal.lost_manager(self.state, before.manager_lost):
             self._news.tell(Signals.MANAGER_LOST, ManagerGone(how=self.state.manager_lost))
         self._standbys.tell()

@@ -127,6 +127,15 @@ EXAMPLES = (
         knobs=replace(SMALLER, spares=1),
     ),
     example(
+        "the job's workflow is lost after somebody has restarted a small job",
+        "size",
+        LOST,
+        Disturbance("size asked for", "pods left", 0.1, 0),
+        Disturbance("job restarted", "pods left", 20.0),
+        Disturbance("entity terminated", "pods left", 60.0),
+        knobs=replace(SMALLER, spares=1),
+    ),
+    example(
         "the job's workflow is lost when new pods are made after elastic training was refused",
         "needless",
         Disturbance("pod vanishes", delay=40.0),
