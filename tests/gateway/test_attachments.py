@@ -11,10 +11,15 @@ from temporalio.testing import WorkflowEnvironment
 from rekindle import ids
 from rekindle.ids import ErrorTypes, Updates
 from rekindle.model.attachment import Attachment, Progress
+from rekindle.model.dialogue import Receipt
 from rekindle.model.mode import Outcome
 from rekindle.model.state import Contact, JobStatus
 from tests.fakes.peer import Script
 from tests.support.harness import NOW, Harness, a_job, harness, register, sub_health, training
+from workers.gateway.attachments import Attachments
+from workers.gateway.job_workflows import Jobs
+from workers.gateway.registration_cache import Introductions
+from workers.gateway.streams import Streams
 
 A = Attachment(queue="gateway/a", session="session-a", since=NOW)
 B = Attachment(queue="gateway/b", session="session-b", since=NOW)
@@ -33,6 +38,32 @@ async def refusal(world: Harness, update: str, argument: object) -> str | None:
         await world.tell(update, argument)
     assert isinstance(raised.value.cause, ApplicationError)
     return raised.value.cause.type
+
+
+async def test_a_job_that_does_not_answer_delays_no_offer_of_others(temporal: WorkflowEnvironment) -> None:
+    """A job whose workflow was lost misses its stream. It is restarted if the stream does not come for 15 s."""
+    answers, offered = asyncio.Event(), Counter[str]()
+
+    class Slow(Jobs):
+        async def ask(self, job_id: str, update: str, argument: object = None) -> Receipt:
+            offered[job_id] += 1
+            if job_id == "stuck" and offered[job_id] > 1:
+                await answers.wait()
+            return Receipt()
+
+    streams, jobs = Streams(limit=10), Slow(temporal.client)
+    attachments = Attachments(jobs, streams, Introductions(jobs, 10, ()), "gateway/a", every=0.01)
+    async with attachments.stream("stuck", "a"), attachments.stream("other", "b"):
+        offers = asyncio.create_task(attachments.keep_told())
+        try:
+            async with asyncio.timeout(10):
+                while offered["stuck"] < 2 or offered["other"] < 5:
+                    await asyncio.sleep(0.01)
+            assert offered["stuck"] == 2
+        finally:
+            answers.set()
+            offers.cancel()
+            await asyncio.wait({offers})
 
 
 async def test_a_client_that_comes_costs_its_job_one_update(temporal: WorkflowEnvironment) -> None:

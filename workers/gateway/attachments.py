@@ -33,6 +33,9 @@ ROUND = 10.0
 OFFERS = 20
 """Largest number of attachments that are offered again per second."""
 
+AGAIN_AT_ONCE = 8
+"""Largest number of attachments that are offered again concurrently. A job that does not answer holds up no other one."""
+
 SHUTDOWN = "the gateway shuts down"
 OVER = "another subscriber took over"
 
@@ -48,6 +51,8 @@ class Attachments:
         self._queue, self._round = queue, every
         self._lanes, self._admission = Lanes(), Admission(IN_FLIGHT, PATIENCE, streams.wanted, SLOW)
         self._waiting: dict[asyncio.Task[None], Stream] = {}
+        self._offered: set[Stream] = set()
+        """Streams that are being offered again."""
         self._stopping = False
 
     @asynccontextmanager
@@ -88,14 +93,19 @@ class Attachments:
 
     async def keep_told(self) -> None:
         """Offers every attachment again, round by round, until it is cancelled."""
-        while True:
-            streams = self._streams.all()
-            pause = max(self._round / max(len(streams), 1), 1 / OFFERS)
-            if not streams:
-                await asyncio.sleep(pause)
-            for stream in streams:
-                await asyncio.sleep(pause * random.uniform(0.5, 1.5))
-                await self._offer_again(stream)
+        places = asyncio.Semaphore(AGAIN_AT_ONCE)
+        async with asyncio.TaskGroup() as group:
+            while True:
+                streams = self._streams.all()
+                pause = max(self._round / max(len(streams), 1), 1 / OFFERS)
+                if not streams:
+                    await asyncio.sleep(pause)
+                for stream in streams:
+                    await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+                    if stream not in self._offered:
+                        await places.acquire()
+                        self._offered.add(stream)
+                        group.create_task(self._offer_again(stream, places))
 
     def stop(self) -> None:
         """Cancels attachments that wait for their turn. Those that were already sent to Temporal are completed."""
@@ -168,7 +178,14 @@ class Attachments:
                 self._introductions.forget(stream.job_id)
                 raise
 
-    async def _offer_again(self, stream: Stream) -> None:
+    async def _offer_again(self, stream: Stream, places: asyncio.Semaphore) -> None:
+        try:
+            await self._offer_once_more(stream)
+        finally:
+            self._offered.discard(stream)
+            places.release()
+
+    async def _offer_once_more(self, stream: Stream) -> None:
         """Offers an attachment again. Ends the stream if the workflow has given it up: its client then opens a new one."""
         async with self._lanes.of(stream.job_id):
             if not stream.told or stream.ended:
