@@ -18,9 +18,10 @@ import torch.distributed.checkpoint as dcp
 import rekindle_training
 from rekindle_training.adapter.digest import digest
 from rekindle_training.manager.last_checkpoint import Written
+from rekindle_training.manager.membership import Membership
 from rekindle_training.manager.recovery import Recovery
 from rekindle_training.manager.replacements import CannotRepair
-from rekindle_wire.training_pb2 import Held, Kept, ManagerMessage, RankMessage, Save, Saved, Standing
+from rekindle_wire.training_pb2 import Held, Hello, Kept, ManagerMessage, RankMessage, Save, Saved, Standing
 from tests.training.dialogue import all_lost, opened, status
 from tests.training.gateway_service import GatewayPeer
 from tests.training.job import WORLD, Job
@@ -411,7 +412,9 @@ async def test_a_last_checkpoint_that_would_lack_something_is_neither_offered_no
 
 async def test_ranks_end_where_nothing_follows_their_last_checkpoint() -> None:
     """Training does not go on by itself: the restart that is due would lose the steps that it does meanwhile."""
-    means = SimpleNamespace(reports=None, order_timeout=0, decides_without_orders=True)
+    membership = Membership(1)
+    membership.enroll(Hello(rank=0, process="0/0"), 1)
+    means = SimpleNamespace(reports=None, order_timeout=0, decides_without_orders=True, membership=membership)
     recovery = Recovery(means, lambda: asyncio.sleep(0), None)  # type: ignore[arg-type]
     recovery._written = Written(step=5, ranks=3, world_size=4, before=2)
     with pytest.raises(CannotRepair, match="the state after step 5 is saved, and no order has followed"):
