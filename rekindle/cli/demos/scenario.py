@@ -87,6 +87,11 @@ class Options(Value, ABC):
         return "rekindle_training.examples.gpt"
 
     @property
+    def arguments(self) -> list[str]:
+        """Arguments of the module, also of its undisturbed run."""
+        return [f"--steps={self.steps}", f"--seed={self.seed}", f"--checkpoint-every={self.checkpoint_every}"]
+
+    @property
     def links(self) -> bool:
         """True if each node has its own network with two links."""
         return False
@@ -149,7 +154,7 @@ def manifest(options: Options, step_ms: float = STEP_MS, pace: Path | None = Non
     per_pod = RANKS // options.pods
     command = ["rekindle-train", "--start-method=fork", "--nnodes", str(options.pods), "--nproc-per-node", str(per_pod)]
     command += [f"--spares={options.spares}"] if options.spares else []
-    command += ["-m", options.script, *script_arguments(options), f"--step-ms={step_ms:.0f}"]
+    command += ["-m", options.script, *options.arguments, f"--step-ms={step_ms:.0f}"]
     command += [f"--step-ms-file={pace}"] if pace else []
     return json.dumps(
         {
@@ -166,10 +171,6 @@ def manifest(options: Options, step_ms: float = STEP_MS, pace: Path | None = Non
             },
         }
     )
-
-
-def script_arguments(options: Options) -> list[str]:
-    return [f"--steps={options.steps}", f"--seed={options.seed}", f"--checkpoint-every={options.checkpoint_every}"]
 
 
 Asked = TypeVar("Asked", bound=Options)
@@ -413,7 +414,7 @@ async def run_undisturbed(directory: Path, options: Options) -> None:
     directory.mkdir(parents=True)
     command = [str(Path(sys.executable).parent / "rekindle-train"), "--standalone", "--start-method=fork"]
     command += ["--nproc-per-node", str(RANKS)]
-    command += ["-m", options.script, *script_arguments(options)]
+    command += ["-m", options.script, *options.arguments]
     (directory / "began").write_text(str(time.time()))
     log = directory / "log.txt"
     with log.open("wb") as output:
