@@ -198,7 +198,7 @@ def test_another_party_that_restarts_all_pods_makes_the_job_whole() -> None:
 
 @pytest.mark.parametrize("old", [{2: "uid-2"}, {}])
 def test_pods_of_a_small_job_that_another_party_restarts_are_no_faults(old: dict[int, str]) -> None:
-    """They have not passed to other pods: nothing of the new training is faulty. The last step was one of the old one."""
+    """Ranks have not passed to other pods: nothing of the new training is faulty. The last step was one of the old one."""
     state = small(2, old=old).with_(progress=STEP, attachment=HERE)
     after = sighted(state, Sighting(holders=("a", "b", "c", "d")), NOW, restarting=False)
     assert (after.small, after.faults, after.progress) == (None, (), None)

@@ -25,7 +25,7 @@ def test_a_replacement_says_the_same_of_a_value_that_is_as_at_first_again() -> N
 
 
 def test_a_rank_that_takes_the_state_of_another_one_begins_with_its_values() -> None:
-    """What has changed here only gets the value of the beginning."""
+    """An attribute that has changed here only gets the value of the beginning."""
     (ahead, mine), (_, its) = begun(), begun()
     ahead.pointer = 4  # type: ignore[assignment]
     mine.state_dict()

@@ -179,7 +179,7 @@ async def test_an_order_that_follows_the_result_of_a_recovery_at_once_is_carried
 
 
 async def test_an_order_before_the_first_step_does_not_end_training_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is refused. No further order follows, while pods may wait for a node for as long as it takes."""
+    """The order is refused. No further one follows, while pods may wait for a node for as long as it takes."""
     answers = asyncio.Queue[tuple[str, int, str]]()
 
     class Heard(Reports):

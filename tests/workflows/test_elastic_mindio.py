@@ -85,7 +85,7 @@ async def test_the_dialogue_is_the_recorded_one(temporal: WorkflowEnvironment) -
 
 
 async def test_a_mode_that_a_person_terminates_leads_to_a_restart(temporal: WorkflowEnvironment) -> None:
-    """Nobody knows whether pods have left, and the order cannot be given again. No process may take a rank that has left."""
+    """Pods may have left, and the order cannot be given again. No process may take a rank that has left."""
     script = Script(repairs=OFFERS)
     async with struck(temporal, script) as (world, _peer, _cluster):
 
